@@ -17,9 +17,8 @@ import secrets
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -124,8 +123,9 @@ class Postgres:
     name = "postgres"
     death_signal = signal.SIGINT  # a fast shutdown: clients are cut, a checkpoint is written
 
-    def __init__(self, home: Home, socket_root: Path) -> None:
+    def __init__(self, home: Home, socket_root: Path, settings: Mapping[str, str] | None = None) -> None:
         self.home = home
+        self.settings = {**SETTINGS, **(settings or {})}
         self.data = home.pg
         self.bin = binaries()
         self.log = home.logs / "postgres.log"
@@ -293,7 +293,7 @@ class Postgres:
 
     def command(self) -> list[str]:
         """The server's command line; it holds no secret."""
-        settings = dict(SETTINGS)
+        settings = dict(self.settings)
         settings["unix_socket_directories"] = _list_item(self.socket_dir)
         settings["dynamic_shared_memory_type"] = _shared_memory_kind()
         command = [str(self.bin / "postgres"), "-D", str(self.data)]
@@ -412,8 +412,3 @@ def stop(process: subprocess.Popen[bytes], number: signal.Signals, seconds: floa
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def scratch_home(prefix: str) -> Home:
-    """A new, empty, private home in the temporary folder; the tests' servers live in one."""
-    return Home(Path(tempfile.mkdtemp(prefix=prefix)))

@@ -1,0 +1,71 @@
+"""Starts one embedded PostgreSQL and one Valkey for the whole test session, before Django reads its settings.
+
+A plugin (`-p tests.plugin` in pyproject.toml) and not a conftest, because pytest-django loads the settings before any
+conftest is read. LOOM_DATABASE_URL or LOOM_BROKER_URL in the environment name servers to use instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from loomsite.embedded import postgres, valkey
+from loomsite.embedded.home import Home
+
+# What a developer's shell may hand to the suite; any other LOOM_* variable would change what is tested.
+KEPT = ("LOOM_DATABASE_URL", "LOOM_BROKER_URL", "LOOM_DATA", "LOOM_DB_POOL")
+# A crash of the test database loses nothing that anybody wants.
+FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+_services = contextlib.ExitStack()
+
+
+def _clean_environment() -> None:
+    for name in list(os.environ):
+        if name.startswith("LOOM_") and name not in KEPT and not name.startswith("LOOM_TEST_"):
+            del os.environ[name]
+
+
+def _start_services() -> None:
+    root = Path(tempfile.mkdtemp(prefix="loom-test-"))
+    _services.callback(shutil.rmtree, root, ignore_errors=True)
+    home = Home(root)
+    home.prepare()
+    os.environ["LOOM_HOME"] = str(root)
+    sockets = home.make_socket_dir()
+    _services.callback(home.remove_socket_dir, sockets)
+    if not os.environ.get("LOOM_DATABASE_URL"):
+        database = postgres.Postgres(home, sockets, FAST)
+        database.prepare()
+        server = postgres.start_and_wait(database)
+        _services.callback(postgres.stop, server, database.death_signal, 30.0)
+        database.provision()
+        os.environ["LOOM_DATABASE_URL"] = database.url()
+    if not os.environ.get("LOOM_BROKER_URL"):
+        broker = valkey.Valkey(home, sockets)
+        broker.prepare()
+        _services.callback(valkey.stop, valkey.start_and_wait(broker))
+        os.environ["LOOM_BROKER_URL"] = broker.url
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests() -> Generator[None, None, None]:
+    """Start the services ahead of every other plugin's turn."""
+    _clean_environment()
+    try:
+        _start_services()
+        return (yield)
+    except BaseException:
+        _services.close()  # a start that fails here never reaches pytest_unconfigure
+        raise
+
+
+def pytest_unconfigure() -> None:
+    """Stop the services; if this process is killed instead, the kernel signals them."""
+    _services.close()
