@@ -60,10 +60,13 @@ class Embedder(Protocol):
         """Cosine similarity below which nothing counts as near the query."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """[len(texts), dim] float32, rows of length 1, or 0 for a text without content.
+        """Stored texts: [len(texts), dim] float32, rows of length 1, or 0 for a text without content.
 
         Raises EmbedderUnavailable.
         """
+
+    def embed_query(self, text: str) -> Vectors:
+        """A question put to them: [dim]. Not `embed` for every model. Raises EmbedderUnavailable."""
 
 
 def is_zero(vector: npt.ArrayLike) -> bool:
@@ -79,7 +82,16 @@ def normalized(rows: npt.NDArray[Any]) -> Vectors:
 
 
 class WordLlamaEmbedder:
-    """Static token embeddings, average-pooled (wordllama `l2_supercat`, 256 dimensions, 16 MB, MIT).
+    """Static token embeddings, pooled (wordllama `l2_supercat`, 256 dimensions, 16 MB, MIT).
+
+    Two changes to plain average pooling lift turn recall@10 on LoCoMo from 0.42 to 0.54 (semantic leg
+    alone):
+    - the vocabulary's mean vector is taken off every token (Mu & Viswanath 2018, "All-but-the-top");
+    - a stored text gets `PRIOR` as its last coordinate before it is scaled to length 1. So a text of few
+      words, which says little, is near nothing: its similarities shrink by |s| / sqrt(|s|^2 + PRIOR^2), s
+      being the sum of its tokens, each about 13 long. Cosine alone ranks "Wow!" above the turn with the
+      answer. 40 to 60 would score higher still on chat; 30 is kept for memories, which are short and to the
+      point. A query has 0 there.
 
     A text of any length is taken whole: it is tokenised in windows of `WINDOW` characters and all tokens
     weigh the same, so the order of the windows does not matter and nothing is cut off. Loads on first use,
@@ -88,10 +100,11 @@ class WordLlamaEmbedder:
     """
 
     WINDOW: Final = 8192
-    name: Final = "wordllama-l2-supercat-256"
+    PRIOR: Final = 30.0
+    name: Final = "wordllama-l2-supercat-256-centred-30"
     dim: Final = 256
-    weight: float = 0.4
-    floor: float = 0.2
+    weight: float = 0.5
+    floor: float = 0.2  # Short memories: what answers a question has 0.35-0.5, what does not, below 0.15.
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -99,6 +112,17 @@ class WordLlamaEmbedder:
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """See `Embedder.embed`. A blank text gives zeros. Raises EmbedderUnavailable without the weights."""
+        rows = self._sums(texts)
+        rows[np.any(rows, axis=1), -1] = self.PRIOR
+        return normalized(rows)
+
+    def embed_query(self, text: str) -> Vectors:
+        """See `Embedder.embed_query`."""
+        row: Vectors = normalized(self._sums([text]))[0]
+        return row
+
+    def _sums(self, texts: Sequence[str]) -> Vectors:
+        """[len(texts), dim]: the sum of each text's centred tokens, the last coordinate left at 0."""
         tokenizer, weights = self._model or self._load()
         rows = np.zeros((len(texts), self.dim), dtype=np.float32)
         for row, text in zip(rows, texts, strict=True):
@@ -109,7 +133,7 @@ class WordLlamaEmbedder:
                 ids = tokenizer.encode(text[start : start + self.WINDOW], add_special_tokens=False).ids
                 if ids:
                     row += weights[ids].sum(axis=0)
-        return normalized(rows)
+        return rows
 
     def _load(self) -> tuple[Any, Vectors]:
         with self._lock:
@@ -121,7 +145,9 @@ class WordLlamaEmbedder:
                     loaded = wordllama.WordLlama.load(dim=self.dim, cache_dir=package, disable_download=True)
                 except (ImportError, OSError, ValueError) as error:
                     raise EmbedderUnavailable(f"wordllama cannot be loaded: {error}") from error
-                self._model = (loaded.tokenizer, loaded.embedding)
+                weights = loaded.embedding - loaded.embedding.mean(axis=0)
+                weights[:, -1] = 0
+                self._model = (loaded.tokenizer, weights)
             return self._model
 
 
@@ -196,6 +222,11 @@ class OpenAICompatibleEmbedder:
         rows = np.zeros((len(texts), self._dim), dtype=np.float32)
         np.add.at(rows, owners, vectors)
         return normalized(rows)
+
+    def embed_query(self, text: str) -> Vectors:
+        """See `Embedder.embed_query`."""
+        row: Vectors = self.embed([text])[0]
+        return row
 
     def _call(self, batch: list[str]) -> Vectors:
         if time.monotonic() < self._open_until:
@@ -284,6 +315,10 @@ class NoEmbedder:
         """[len(texts), 0]"""
         return np.zeros((len(texts), 0), dtype=np.float32)
 
+    def embed_query(self, text: str) -> Vectors:
+        """[0]"""
+        return np.zeros(0, dtype=np.float32)
+
 
 def encodable(text: str) -> str:
     """The text with U+FFFD for lone surrogates, which no tokeniser and no UTF-8 body takes."""
@@ -336,7 +371,7 @@ def embed_query(text: str) -> Vectors:
         if key in _queries:
             _queries.move_to_end(key)
             return _queries[key]
-    vector: Vectors = embedder.embed([text])[0]
+    vector = embedder.embed_query(text)
     vector.flags.writeable = False
     with _queries_lock:
         _queries[key] = vector
