@@ -100,9 +100,9 @@ def mix(
 ) -> list[Ranked]:
     """All candidates by the module's formula, best first.
 
-    keyword_scores: id -> kw of the rows that have a query term. similarities: id -> sim of the rows that have a
-    vector, empty for a keyword search. weight in [0, 1]: 0 is the keyword leg alone, 1 the semantic one. Values
-    must be finite.
+    keyword_scores: id -> kw of the rows that have a query term. similarities: id -> sim of the rows that
+    have a vector, empty for a keyword search. weight in [0, 1]: 0 is the keyword leg alone, 1 the semantic
+    one. Values must be finite.
     """
     if not 0 <= weight <= 1:
         raise ValueError(f"weight {weight} is not in [0, 1]")
@@ -125,5 +125,5 @@ def mix(
 
 
 def nothing_near(rows: Iterable[Ranked], floor: float) -> bool:
-    """Whether to advise the caller to abstain: no row shares a term with the query, and none reaches `floor`."""
+    """Whether to advise the caller to abstain: no row shares a term with the query, none reaches `floor`."""
     return not any(row.keyword_score > 0 or (row.similarity or 0.0) >= floor for row in rows)

@@ -1,0 +1,1 @@
+"""Measurements with their baselines, each in one run: `python -m benchmarks [names]`."""
