@@ -122,7 +122,9 @@ class Home:
         if len(os.fsencode(self.run)) <= SOCKET_DIR_LIMIT and _PLAIN_PATH.fullmatch(str(self.run)):
             return self.run
         for parent in (tempfile.gettempdir(), "/tmp"):  # noqa: S108 (mkdtemp makes a private folder in it)
-            if len(os.fsencode(parent)) + len("/loom-12345678") <= SOCKET_DIR_LIMIT and _PLAIN_PATH.fullmatch(parent):
+            if len(os.fsencode(parent)) + len("/loom-12345678") <= SOCKET_DIR_LIMIT and _PLAIN_PATH.fullmatch(
+                parent
+            ):
                 folder = Path(tempfile.mkdtemp(prefix="loom-", dir=parent))
                 if os.geteuid() == 0:
                     folder.chmod(0o711)

@@ -167,7 +167,9 @@ class Postgres:
 
     def _run(self, command: list[str], account: Account | None, stdin: str = "") -> None:
         """Run a tool to its end with its output in the log; EmbeddedError with its complaint when it fails."""
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("PG", "LC_", "LANG"))}
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith(("PG", "LC_", "LANG"))
+        }
         environment["LC_ALL"] = "C"
         with self.log.open("ab") as log:
             result = subprocess.run(
@@ -305,7 +307,9 @@ class Postgres:
         """Start the server, without waiting for it."""
         self.clear_leftovers()
         environment = {
-            key: value for key, value in os.environ.items() if not key.startswith(("PG", "LOOM_", "LC_", "LANG"))
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("PG", "LOOM_", "LC_", "LANG"))
         }
         environment["LC_ALL"] = "C"
         with self.log.open("ab") as log:

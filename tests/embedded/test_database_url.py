@@ -85,7 +85,9 @@ def test_a_wrong_url_gives_one_line_that_names_the_variable_and_no_secret(url: s
     assert "secret" not in message
 
 
-def test_without_a_url_the_running_embedded_server_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_url_the_running_embedded_server_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("LOOM_DATABASE_URL", raising=False)
     assert databases_from_env(tmp_path)["default"]["HOST"] == str(tmp_path / "run" / "pg")
     (tmp_path / "run").mkdir()
