@@ -1,7 +1,8 @@
 """Starts one embedded PostgreSQL and one Valkey for the whole test session, before Django reads its settings.
 
-A plugin (`-p tests.plugin` in pyproject.toml) and not a conftest, because pytest-django loads the settings before any
-conftest is read. LOOM_DATABASE_URL or LOOM_BROKER_URL in the environment name servers to use instead.
+A plugin (`-p tests.plugin` in pyproject.toml) and not a conftest, because pytest-django loads the settings
+before any conftest is read. LOOM_DATABASE_URL or LOOM_BROKER_URL in the environment name servers to use
+instead.
 """
 
 from __future__ import annotations
@@ -43,14 +44,16 @@ def _start_services() -> None:
     if not os.environ.get("LOOM_DATABASE_URL"):
         database = postgres.Postgres(home, sockets, FAST)
         database.prepare()
-        server = postgres.start_and_wait(database)
+        server = database.spawn()
         _services.callback(postgres.stop, server, database.death_signal, 30.0)
+        postgres.wait_ready(database, server)
         database.provision()
         os.environ["LOOM_DATABASE_URL"] = database.url()
     if not os.environ.get("LOOM_BROKER_URL"):
         broker = valkey.Valkey(home, sockets)
-        broker.prepare()
-        _services.callback(valkey.stop, valkey.start_and_wait(broker))
+        process = broker.spawn()
+        _services.callback(valkey.stop, process)
+        valkey.wait_ready(broker, process)
         os.environ["LOOM_BROKER_URL"] = broker.url
 
 

@@ -1,4 +1,4 @@
-"""The processes that the supervisor keeps alive: how each is started, stopped and when it is started again."""
+"""The processes that the supervisor keeps alive: how each is started, stopped, and started again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from loomsite.embedded.privileges import child_setup
 from loomsite.embedded.processes import Identity, kill_group
 
-# Waits between restarts, in seconds; the last one repeats. A child that ran a minute starts at the first again.
+# Waits between restarts, in seconds; the last one repeats. A child that ran a minute begins at the first.
 BACKOFF = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 SETTLED_SECONDS = 60.0
 
@@ -36,14 +36,17 @@ class Child:
 
     def start(self) -> None:
         """Start the process and remember who it is."""
-        self.adopt(self.launch())
-
-    def adopt(self, process: subprocess.Popen[bytes]) -> None:
-        """Take over a process that was started already."""
-        self.process = process
-        self.identity = Identity.of(process.pid)
+        self.process = self.launch()
+        self.identity = Identity.of(self.process.pid)
         self.started = time.monotonic()
         self.restart_at = None
+
+    @property
+    def running(self) -> subprocess.Popen[bytes]:
+        """The process; only to be asked for after `start`."""
+        if self.process is None:
+            raise RuntimeError(f"{self.name} was not started")
+        return self.process
 
     def ended(self) -> int | None:
         """The exit code when the process has just ended, else None."""
@@ -104,8 +107,8 @@ def python_child(
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
     """The environment of the Python children.
 
-    One BLAS thread each and two malloc arenas: three small servers on two cores gain nothing from more, and each
-    arena and thread costs memory.
+    One BLAS thread each and two malloc arenas: three small servers on two cores gain nothing from more, and
+    each arena and thread costs memory.
     """
     environment = {
         "PYTHONUNBUFFERED": "1",

@@ -39,7 +39,9 @@ def _check_settings() -> None:
 
 
 def up(detached: bool = False) -> int:
-    """Run the servers in this process until a stop signal; detached, the terminal is let go when all is ready."""
+    """Run the servers in this process until a stop signal; detached, the terminal is let go when all is
+    ready.
+    """
     from loomsite.embedded.supervisor import Supervisor
 
     home = Home.from_env()
@@ -48,6 +50,7 @@ def up(detached: bool = False) -> int:
         if not mine:
             print(f"already running at {_running_url(home)}", flush=True)
             return 0
+        os.umask(0o077)  # what the servers write is for their owner's eyes
         os.environ["LOOM_HOME"] = str(home.root)
         _check_settings()
         Supervisor(home, _let_go if detached else None).run()
@@ -77,6 +80,7 @@ def up_detached() -> int:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         cwd=BASE_DIR,
+        env={**os.environ, "LOOM_HOME": str(home.root)},
         start_new_session=True,
     )
     assert process.stdout is not None  # noqa: S101 (PIPE was asked for)
@@ -133,11 +137,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EmbeddedError as error:
         print(f"loomsite: {error}", file=sys.stderr, flush=True)
         return 1
+    except OSError as error:
+        # A full disk, a file of another user: the system's word and the file say it all.
+        print(
+            f"loomsite: {error.filename or 'system call'}: {error.strerror or error}",
+            file=sys.stderr,
+            flush=True,
+        )
+        return 1
+    except KeyboardInterrupt:
+        return 130
 
 
 def exec_cli(command: str, *arguments: str) -> None:
     """Replace this process by the light command line: what Django loaded to get here is given back."""
     sys.stdout.flush()
     sys.stderr.flush()
+    os.environ["LOOM_HOME"] = str(Home.from_env().root)  # a relative one is relative to where the user stands
     os.chdir(BASE_DIR)
     os.execv(sys.executable, [sys.executable, "-m", "loomsite.embedded", command, *arguments])  # noqa: S606

@@ -50,8 +50,8 @@ def read_json(path: Path) -> dict[str, Any]:
 class Home:
     """Paths under LOOM_HOME, and its lock.
 
-    Folder modes: 0700, or 0711 when root runs us, because the database then runs under a uid of its own and has to
-    pass through. Every file with a secret is 0600 whatever the folder.
+    Folder modes: 0700, or 0711 when root runs us, because the database then runs under a uid of its own and
+    has to pass through. Every file with a secret is 0600 whatever the folder.
     """
 
     def __init__(self, root: Path) -> None:
@@ -118,7 +118,9 @@ class Home:
             os.close(handle)
 
     def make_socket_dir(self) -> Path:
-        """The folder for the unix sockets: `run` when its path is short and plain, else a private one in TMPDIR."""
+        """The folder for the unix sockets: `run` when its path is short and plain, else a private one in
+        TMPDIR.
+        """
         if len(os.fsencode(self.run)) <= SOCKET_DIR_LIMIT and _PLAIN_PATH.fullmatch(str(self.run)):
             return self.run
         for parent in (tempfile.gettempdir(), "/tmp"):  # noqa: S108 (mkdtemp makes a private folder in it)

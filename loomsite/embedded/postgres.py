@@ -1,11 +1,12 @@
 """The embedded PostgreSQL: made, started, provisioned and stopped by us, with the wheel's binaries.
 
-The wheel's own Python layer is not used: it keeps one lock file in the shared temporary folder (a second user of the
-machine is refused), opens every parent folder to everybody when root runs it, and trusts every connection.
+The wheel's own Python layer is not used: it keeps one lock file in the shared temporary folder (a second
+user of the machine is refused), opens every parent folder to everybody when root runs it, and trusts every
+connection.
 
-Who may connect: the server listens on a unix socket only, in a folder that only its owner enters, and asks for a
-password (SCRAM) that is kept in LOOM_HOME with mode 0600. The application's role `loom` owns its database and is no
-superuser.
+Who may connect: the server listens on a unix socket only, in a folder that only its owner enters, and asks
+for a password (SCRAM) that is kept in LOOM_HOME with mode 0600. The application's role `loom` owns its
+database and is no superuser.
 """
 
 from __future__ import annotations
@@ -80,6 +81,15 @@ SETTINGS: dict[str, str] = {
     "idle_in_transaction_session_timeout": "10min",
     "password_encryption": "scram-sha-256",
 }
+# CREATE ROLE and CREATE DATABASE know no IF NOT EXISTS: psql's \\gexec runs what the query returns.
+ROLE_SQL = r"""
+SELECT 'CREATE ROLE loom LOGIN CREATEDB'
+ WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'loom') \gexec
+"""
+DATABASE_SQL = r"""
+SELECT 'CREATE DATABASE loom OWNER loom'
+ WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = 'loom') \gexec
+"""
 HBA = "# Written by Loomsite at each start.\nlocal all all scram-sha-256\n"
 
 
@@ -93,6 +103,12 @@ def binaries() -> Path:
     raise EmbeddedError(
         "the embedded PostgreSQL is not installed (make setup installs it); or set LOOM_DATABASE_URL."
     )
+
+
+def _server_environment() -> dict[str, str]:
+    """Our environment without what would steer the server or its tools, and without our secrets."""
+    ours = ("PG", "LOOM_", "LC_", "LANG")
+    return {key: value for key, value in os.environ.items() if not key.startswith(ours)} | {"LC_ALL": "C"}
 
 
 def _list_item(path: Path) -> str:
@@ -137,7 +153,7 @@ class Postgres:
         """The address for LOOM_DATABASE_URL; it holds the password."""
         return f"postgresql://{role}:{self.secret}@/{database}?host={quote(str(self.socket_dir))}&port={PORT}"
 
-    # -- before the start ------------------------------------------------------------------------------------------
+    # -- before the start --------------------------------------------------------------------------
 
     def prepare(self) -> None:
         """Everything before the first start: account, cluster, password, socket folder, no leftovers."""
@@ -161,16 +177,13 @@ class Postgres:
         version = version_file.read_text().strip()
         if version != MAJOR:
             raise EmbeddedError(
-                f"{self.data} was made by PostgreSQL {version} and this is PostgreSQL {MAJOR}; restore a backup "
-                "into a new LOOM_HOME, or set LOOM_DATABASE_URL."
+                f"{self.data} was made by PostgreSQL {version} and this is PostgreSQL {MAJOR}; restore a "
+                "backup into a new LOOM_HOME, or set LOOM_DATABASE_URL."
             )
 
     def _run(self, command: list[str], account: Account | None, stdin: str = "") -> None:
-        """Run a tool to its end with its output in the log; EmbeddedError with its complaint when it fails."""
-        environment = {
-            key: value for key, value in os.environ.items() if not key.startswith(("PG", "LC_", "LANG"))
-        }
-        environment["LC_ALL"] = "C"
+        """Run a tool to its end, its output in the log. Raises EmbeddedError with its complaint."""
+        environment = _server_environment()
         with self.log.open("ab") as log:
             result = subprocess.run(
                 command,
@@ -259,7 +272,7 @@ class Postgres:
         write_private(self.home.pg_secret, secret + "\n")
         return secret
 
-    # -- leftovers -------------------------------------------------------------------------------------------------
+    # -- leftovers ---------------------------------------------------------------------------------
 
     def _postmaster_pid(self) -> int | None:
         try:
@@ -271,8 +284,9 @@ class Postgres:
     def clear_leftovers(self) -> None:
         """End what an earlier server left running on this cluster and remove its pid file.
 
-        Only called while nothing of ours runs there (the home's lock is held). A pid file whose process is not a
-        postgres that works in this folder names a stranger who was given the same pid: only the file goes.
+        Only called while nothing of ours runs there (the home's lock is held). A pid file whose process is
+        not a postgres that works in this folder names a stranger who was given the same pid: only the file
+        goes.
         """
         postmaster = self._postmaster_pid()
         running = processes_in(self.data, "postgres")
@@ -291,7 +305,7 @@ class Postgres:
         for name in (f".s.PGSQL.{PORT}", f".s.PGSQL.{PORT}.lock"):
             (self.socket_dir / name).unlink(missing_ok=True)
 
-    # -- running ---------------------------------------------------------------------------------------------------
+    # -- running -----------------------------------------------------------------------------------
 
     def command(self) -> list[str]:
         """The server's command line; it holds no secret."""
@@ -306,12 +320,7 @@ class Postgres:
     def spawn(self) -> subprocess.Popen[bytes]:
         """Start the server, without waiting for it."""
         self.clear_leftovers()
-        environment = {
-            key: value
-            for key, value in os.environ.items()
-            if not key.startswith(("PG", "LOOM_", "LC_", "LANG"))
-        }
-        environment["LC_ALL"] = "C"
+        environment = _server_environment()
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 self.command(),
@@ -363,28 +372,19 @@ class Postgres:
     def provision(self) -> None:
         """Role, database and the vector extension; does nothing where they exist.
 
-        The extension goes into template1 too, so that a database the role makes itself (the tests' one) has it:
-        creating the extension asks for a superuser, which the role is not.
+        The extension goes into template1 too, so that a database the role makes itself (the tests' one) has
+        it: creating the extension asks for a superuser, which the role is not.
         """
-        extension = "CREATE EXTENSION IF NOT EXISTS vector; ALTER EXTENSION vector UPDATE;"
         quiet = "SET client_min_messages = error;\n"
-        self.psql(
-            quiet
-            + f"SELECT 'CREATE ROLE {ROLE} LOGIN CREATEDB' "
-            + f"WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{ROLE}') \\gexec\n"
-            + f"ALTER ROLE {ROLE} PASSWORD {_literal(self.secret)};\n"
-        )
-        self.psql(quiet + extension, "template1")
-        self.psql(
-            quiet
-            + f"SELECT 'CREATE DATABASE {DATABASE} OWNER {ROLE}' "
-            + f"WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '{DATABASE}') \\gexec\n"
-        )
-        self.psql(quiet + extension, DATABASE)
+        extension = quiet + "CREATE EXTENSION IF NOT EXISTS vector; ALTER EXTENSION vector UPDATE;\n"
+        self.psql(quiet + ROLE_SQL + f"ALTER ROLE {ROLE} PASSWORD {_literal(self.secret)};\n")
+        self.psql(extension, "template1")
+        self.psql(quiet + DATABASE_SQL)
+        self.psql(extension, DATABASE)
 
 
 def _shared_memory_kind() -> str:
-    """`posix`, or `mmap` where /dev/shm is missing or as small as containers have it (parallel index builds)."""
+    """`posix`, or `mmap` where /dev/shm is missing or small, as in containers (parallel index builds)."""
     try:
         size = shutil.disk_usage("/dev/shm").total  # noqa: S108 (only asked for its size)
     except OSError:
@@ -392,18 +392,17 @@ def _shared_memory_kind() -> str:
     return "posix" if size >= SMALL_SHM_BYTES else "mmap"
 
 
-def start_and_wait(server: Postgres, pause: Callable[[float], None] = time.sleep) -> subprocess.Popen[bytes]:
-    """Start a prepared server and wait until it accepts connections. Raises EmbeddedError with its complaint."""
-    process = server.spawn()
+def wait_ready(
+    server: Postgres, process: subprocess.Popen[bytes], pause: Callable[[float], None] = time.sleep
+) -> None:
+    """Wait until a started server accepts connections. Raises EmbeddedError with the server's complaint."""
     deadline = time.monotonic() + READY_SECONDS
     while not server.ready():
         if process.poll() is not None:
             raise EmbeddedError(f"PostgreSQL did not start: {server.complaint()} (log: {server.log})")
         if time.monotonic() > deadline:
-            stop(process, server.death_signal, FAST_STOP_SECONDS)
             raise EmbeddedError(f"PostgreSQL was not ready after {READY_SECONDS:.0f} s (log: {server.log})")
         pause(0.05)
-    return process
 
 
 def stop(process: subprocess.Popen[bytes], number: signal.Signals, seconds: float) -> None:

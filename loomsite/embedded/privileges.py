@@ -1,9 +1,9 @@
 """How a child process is started: whose it is, and that it dies with its parent.
 
-PostgreSQL refuses to run as root. Under root it therefore gets a uid that no account uses. LOOM_HOME or the virtual
-environment may lie below a folder that such a uid cannot enter (`/root` is 0700). The usual answer, opening those
-folders to everyone, is not ours to give: instead the server keeps, as an ambient capability, the right to pass
-through folders, and nothing else of root's.
+PostgreSQL refuses to run as root. Under root it therefore gets a uid that no account uses. LOOM_HOME or the
+virtual environment may lie below a folder that such a uid cannot enter (`/root` is 0700). The usual answer,
+opening those folders to everyone, is not ours to give: instead the server keeps, as an ambient capability,
+the right to pass through folders, and nothing else of root's.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Account:
 def child_setup(account: Account | None, death_signal: signal.Signals) -> Callable[[], None]:
     """The `preexec_fn` of every child: its account, default signals, and a signal when the supervisor dies.
 
-    The death signal comes last, for a change of uid clears it. A parent that died before it was armed is seen by the
-    changed parent id.
+    The death signal comes last, for a change of uid clears it. A parent that died before it was armed is
+    seen by the changed parent id.
     """
     parent = os.getpid()
 
@@ -151,7 +151,7 @@ def reachable_account(base: Account, program: Path, folder: Path) -> Account:
 
 
 def database_account(data_dir: Path) -> Account | None:
-    """Whose the database files are: None for an ordinary user (his own), under root a uid without an account."""
+    """Whose the database files are: None for an ordinary user (his own); under root an unused uid."""
     if os.geteuid() != 0:
         return None
     if data_dir.exists():

@@ -75,7 +75,7 @@ class Identity:
 
 
 def kill_group(leader: int) -> None:
-    """Kill what is left of a child's process group. Only for groups that we made (leader's pid = group id)."""
+    """Kill what is left of a child's process group. Only for groups that we made ourselves."""
     try:
         os.killpg(leader, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

@@ -1,9 +1,9 @@
 """Starts, watches and stops everything behind `make run`: one small single-threaded process.
 
-Order of a start: the home's lock, leftovers of a killed run, database, broker, migrations, owner, then web, MCP and
-worker, and `connection.json` last, when everything answers. A stop goes the other way round. Single-threaded on
-purpose: a child is signalled when the *thread* that started it ends (PR_SET_PDEATHSIG), and `preexec_fn` is safe only
-without threads.
+Order of a start: the home's lock, leftovers of a killed run, database, broker, migrations, owner, then web,
+MCP and worker, and `connection.json` last, when everything answers. A stop goes the other way round.
+Single-threaded on purpose: a child is signalled when the *thread* that started it ends (PR_SET_PDEATHSIG),
+and `preexec_fn` is safe only without threads.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from loomsite.embedded.ports import (
     explicit,
     next_free,
 )
+from loomsite.embedded.privileges import child_setup
 from loomsite.embedded.probe import answers
 from loomsite.embedded.processes import Identity, kill_group
 
@@ -67,7 +68,7 @@ class Supervisor:
         self._next_log_check = 0.0
         self._wake_read, self._wake_write = socket.socketpair()
 
-    # -- telling ---------------------------------------------------------------------------------------------------
+    # -- telling -----------------------------------------------------------------------------------
 
     def say(self, line: str) -> None:
         """One line for the person at the terminal and for the log."""
@@ -83,7 +84,7 @@ class Supervisor:
         except OSError as error:
             print(f"{line} (not logged: {error.strerror})", file=sys.stderr, flush=True)
 
-    # -- waiting ---------------------------------------------------------------------------------------------------
+    # -- waiting -----------------------------------------------------------------------------------
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if number != signal.SIGCHLD:
@@ -119,7 +120,7 @@ class Supervisor:
         if self.stop_signals:
             raise StopRequested
 
-    # -- the run ---------------------------------------------------------------------------------------------------
+    # -- the run -----------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Start everything, keep it alive until a stop signal, stop everything. Raises EmbeddedError."""
@@ -182,14 +183,23 @@ class Supervisor:
             child = Child(
                 database.name, database.spawn, signal.SIGINT, postgres.FAST_STOP_SECONDS, database.log
             )
-            self._adopt(child, postgres.start_and_wait(database, self._pause))
+            self._keep(child)
+            postgres.wait_ready(database, child.running, self._pause)
             database.provision()
             services["database_url"] = database.url()
             self.environment["LOOM_DATABASE_URL"] = database.url()
         if own_broker and self.sockets is not None:
             broker = valkey.Valkey(self.home, self.sockets)
             child = Child(broker.name, broker.spawn, signal.SIGTERM, valkey.STOP_SECONDS, broker.log)
-            self._adopt(child, valkey.start_and_wait(broker, self._pause))
+            self._keep(child)
+            try:
+                valkey.wait_ready(broker, child.running, self._pause)
+            except EmbeddedError:
+                if not broker.set_snapshot_aside():
+                    raise
+                self.say("the broker's snapshot cannot be read; starting it empty (jobs are found again)")
+                child.start()
+                valkey.wait_ready(broker, child.running, self._pause)
             services["broker_url"] = broker.url
             self.environment["LOOM_BROKER_URL"] = broker.url
         write_private(self.home.services_file, json.dumps(services))
@@ -217,9 +227,7 @@ class Supervisor:
                 WEB_STOP_SECONDS,
             ),
             "worker": (
-                [python, "-m", "celery", "-A", "loomsite", "worker", "--beat", "--concurrency", "1"]
-                + ["--schedule", str(self.home.run / "beat-schedule"), "--loglevel", "INFO"]
-                + ["--without-gossip", "--without-mingle"],
+                [python, "-m", "loomsite.embedded.worker", str(self.home.run / "beat-schedule")],
                 WORKER_STOP_SECONDS,
             ),
         }
@@ -229,16 +237,16 @@ class Supervisor:
             def launch(command: list[str] = command, log: Path = log) -> subprocess.Popen[bytes]:
                 return python_child(command, self.environment, BASE_DIR, log)
 
-            child = Child(name, launch, signal.SIGTERM, seconds, log)
-            self._adopt(child, launch())
+            self._keep(Child(name, launch, signal.SIGTERM, seconds, log))
 
-    def _adopt(self, child: Child, process: subprocess.Popen[bytes]) -> None:
-        child.adopt(process)
+    def _keep(self, child: Child) -> None:
+        """Start a child and keep it from now on: whatever happens next, `_stop` ends it."""
+        child.start()
         self.children.append(child)
-        self.note(f"{child.name} started (pid {process.pid})")
+        self.note(f"{child.name} started (pid {child.running.pid})")
         self._save_state()
 
-    # -- one-off commands --------------------------------------------------------------------------------------------
+    # -- one-off commands --------------------------------------------------------------------------
 
     def _step(self, *arguments: str) -> str:
         """Run a management command to its end; its standard output. Its standard error goes to a log."""
@@ -253,6 +261,7 @@ class Supervisor:
                 env=self.environment,
                 cwd=BASE_DIR,
                 start_new_session=True,
+                preexec_fn=child_setup(None, signal.SIGTERM),
             )
         try:
             output = self._collect(process, time.monotonic() + STEP_SECONDS)
@@ -271,11 +280,12 @@ class Supervisor:
         chunks: list[bytes] = []
         with process.stdout as pipe:
             while time.monotonic() < deadline:
-                readable, _, _ = select.select([pipe, self._wake_read], [], [], 1.0)
+                output, wake_up = pipe.fileno(), self._wake_read.fileno()
+                readable, _, _ = select.select([output, wake_up], [], [], 1.0)
                 if self.stop_signals:
                     raise StopRequested
-                if pipe in readable:
-                    chunk = os.read(pipe.fileno(), 65536)
+                if output in readable:
+                    chunk = os.read(output, 65536)
                     if not chunk:
                         process.wait()
                         return b"".join(chunks).decode(errors="replace")
@@ -285,7 +295,7 @@ class Supervisor:
         raise EmbeddedError(f"a management command took longer than {STEP_SECONDS:.0f} s.")
 
     def _bootstrap(self) -> dict[str, Any]:
-        """The owner's account, as `manage.py bootstrap` tells it. It may hold a fresh password: never logged."""
+        """The owner's account, as `manage.py bootstrap` tells it. May hold a fresh password: never logged."""
         lines = [line for line in self._step("bootstrap").splitlines() if line.strip()]
         try:
             owner = json.loads(lines[-1])
@@ -296,11 +306,11 @@ class Supervisor:
             raise EmbeddedError(f"manage.py bootstrap left out {', '.join(missing)}.")
         return dict(owner)
 
-    # -- readiness -------------------------------------------------------------------------------------------------
+    # -- readiness ---------------------------------------------------------------------------------
 
     def _wait_until_served(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
-        waiting = {
+        waiting: dict[str, Callable[[], bool]] = {
             "web": lambda: answers(self.web.reachable, "/v1/ready", {200}),
             "mcp": lambda: answers(self.mcp.reachable, "/mcp", None),
         }
@@ -308,15 +318,14 @@ class Supervisor:
             self._restart_ended()
             for child in self.children:
                 if child.failures >= STARTUP_FAILURES:
-                    raise EmbeddedError(
-                        f"{child.name} does not start: {postgres.last_complaint(child.log)} (log: {child.log})"
-                    )
-            for name in [name for name, served in waiting.items() if served()]:
-                del waiting[name]
+                    reason = postgres.last_complaint(child.log)
+                    raise EmbeddedError(f"{child.name} does not start: {reason} (log: {child.log})")
+            for name, served in list(waiting.items()):
+                if served():
+                    del waiting[name]
             if waiting and time.monotonic() > deadline:
-                raise EmbeddedError(
-                    f"{' and '.join(waiting)} not ready after {READY_SECONDS:.0f} s (logs: {self.home.logs})"
-                )
+                late = " and ".join(waiting)
+                raise EmbeddedError(f"{late} not ready after {READY_SECONDS:.0f} s (logs: {self.home.logs})")
             if waiting:
                 self._pause(0.1)
 
@@ -329,7 +338,7 @@ class Supervisor:
         if self.on_ready is not None:
             self.on_ready()
 
-    # -- keeping alive ---------------------------------------------------------------------------------------------
+    # -- keeping alive -----------------------------------------------------------------------------
 
     def _supervise(self) -> None:
         """One round: restart what ended, trim logs, wait for the next event."""
@@ -365,11 +374,10 @@ class Supervisor:
             self.say(f"{child.name} could not be started ({error}); next try in {wait:g} s")
             return
         child.restarts += 1
-        pid = child.process.pid if child.process else 0
-        self.say(f"{child.name} started again (pid {pid}, restart {child.restarts})")
+        self.say(f"{child.name} started again (pid {child.running.pid}, restart {child.restarts})")
 
     def _trim_logs(self) -> None:
-        """Keep one older copy of a log that grew large; the writers append, so cutting it in place is safe."""
+        """Keep one older copy of a large log. The writers append, so cutting it in place is safe."""
         for log in self.home.logs.glob("*.log"):
             try:
                 if log.stat().st_size > LOG_LIMIT_BYTES:
@@ -378,7 +386,7 @@ class Supervisor:
             except OSError as error:
                 self.note(f"cannot trim {log.name}: {error.strerror}")
 
-    # -- stopping --------------------------------------------------------------------------------------------------
+    # -- stopping ----------------------------------------------------------------------------------
 
     def _stop(self) -> None:
         """Stop all, servers first and the database last. A second signal makes it hurry."""
@@ -407,7 +415,7 @@ class Supervisor:
             return 1.0
         return child.stop_seconds
 
-    # -- memory of who runs ------------------------------------------------------------------------------------------
+    # -- memory of who runs ------------------------------------------------------------------------
 
     def _save_state(self) -> None:
         """Who runs, for a second `up`, for `down`, and for the clean-up after a kill -9 of this process."""

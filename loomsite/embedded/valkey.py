@@ -1,7 +1,8 @@
 """The embedded broker: a real Valkey server on a unix socket that only its owner can reach.
 
-What it holds is only hints: the Job table is the truth, and a sweep enqueues again what the broker lost. So it
-snapshots now and then, never refuses writes over a failed snapshot, and starts empty rather than not at all.
+What it holds is only hints: the Job table is the truth, and a sweep enqueues again what the broker lost. So
+it snapshots now and then, never refuses writes over a failed snapshot, and starts empty rather than not at
+all.
 """
 
 from __future__ import annotations
@@ -140,21 +141,17 @@ class Valkey:
         return True
 
 
-def start_and_wait(server: Valkey, pause: Callable[[float], None] = time.sleep) -> subprocess.Popen[bytes]:
-    """Start the broker and wait for its PONG; a snapshot that stops it is set aside once."""
-    process = server.spawn()
+def wait_ready(
+    server: Valkey, process: subprocess.Popen[bytes], pause: Callable[[float], None] = time.sleep
+) -> None:
+    """Wait for a started broker's PONG. Raises EmbeddedError with its complaint."""
     deadline = time.monotonic() + READY_SECONDS
     while not server.ready():
         if process.poll() is not None:
-            if server.set_snapshot_aside():
-                process = server.spawn()
-                continue
             raise EmbeddedError(f"Valkey did not start: {server.complaint()} (log: {server.log})")
         if time.monotonic() > deadline:
-            stop(process)
             raise EmbeddedError(f"Valkey was not ready after {READY_SECONDS:.0f} s (log: {server.log})")
         pause(0.02)
-    return process
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

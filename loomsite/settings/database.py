@@ -62,7 +62,7 @@ _QUERY = re.compile(r"[A-Za-z_]+=[^&]*(?:&[A-Za-z_]+=[^&]*)*")
 
 @dataclass(frozen=True)
 class DatabaseAddress:
-    """Where a PostgreSQL is and who connects; `host` may be a socket directory, empty means libpq's default."""
+    """Where a PostgreSQL is and who connects; `host` may be a socket directory (empty: libpq's default)."""
 
     name: str
     user: str = ""
@@ -163,9 +163,9 @@ def _pool_size() -> int:
 def django_database(address: DatabaseAddress, pool_size: int) -> dict[str, Any]:
     """Django's settings for one address.
 
-    A psycopg pool and CONN_MAX_AGE=0, because persistent connections leak under ASGI. Health checks, so that a
-    restarted server costs a reconnect and not an error. No server-side cursors and no prepared statements
-    (Django's default), so that a transaction-mode PgBouncer works.
+    A psycopg pool and CONN_MAX_AGE=0, because persistent connections leak under ASGI. Health checks, so
+    that a restarted server costs a reconnect and not an error. No server-side cursors and no prepared
+    statements (Django's default), so that a transaction-mode PgBouncer works.
     """
     options: dict[str, Any] = {"connect_timeout": "10", **address.options}
     options["pool"] = {"min_size": 1, "max_size": pool_size, "timeout": 10, "max_idle": 120}
@@ -187,8 +187,8 @@ def django_database(address: DatabaseAddress, pool_size: int) -> dict[str, Any]:
 def databases_from_env(home: Path) -> dict[str, dict[str, Any]]:
     """DATABASES from LOOM_DATABASE_URL, else from the embedded server under `home`.
 
-    While no embedded server runs, the address is the place where it would listen: commands that need no database
-    work, the others get libpq's "Is the server running" with that path.
+    While no embedded server runs, the address is the place where it would listen: commands that need no
+    database work, the others get libpq's "Is the server running" with that path.
     """
     url = os.environ.get(VARIABLE, "").strip() or embedded_database_url(home)
     if url:
