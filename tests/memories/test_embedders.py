@@ -32,6 +32,11 @@ Answer = Callable[[dict[str, Any]], tuple[int, Any]]
 wordllama = WordLlamaEmbedder()
 
 
+class Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing on stderr for a client that hung up, as one that timed out does."""
+
+
 class Endpoint:
     """A server of POST /v1/embeddings; `answer` maps a request's body to (status, body)."""
 
@@ -57,7 +62,7 @@ class Endpoint:
             def log_message(self, format: str, *args: Any) -> None:
                 """Nothing on stderr."""
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = Server(("127.0.0.1", 0), Handler)
         self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
         self.thread.start()
 
