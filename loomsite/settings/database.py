@@ -143,14 +143,19 @@ def parse_database_url(url: str) -> DatabaseAddress:
     return DatabaseAddress(name, user, password, host, port, given)
 
 
-def embedded_database_url(home: Path) -> str | None:
-    """The address of the embedded server that runs under `home`, None while none runs."""
+def embedded_service(home: Path, key: str) -> str | None:
+    """An address (`database_url`, `broker_url`) of a server that runs under `home`, None while none does."""
     try:
         services = json.loads((home / SERVICES_FILE).read_text())
     except (OSError, ValueError):
         return None
-    url = services.get("database_url") if isinstance(services, dict) else None
+    url = services.get(key) if isinstance(services, dict) else None
     return url if isinstance(url, str) else None
+
+
+def broker_url_from_env(home: Path, default: str = "memory://") -> str:
+    """LOOM_BROKER_URL, else the embedded broker under `home`, else `default` (no server runs here)."""
+    return os.environ.get("LOOM_BROKER_URL", "").strip() or embedded_service(home, "broker_url") or default
 
 
 def _pool_size() -> int:
@@ -190,7 +195,7 @@ def databases_from_env(home: Path) -> dict[str, dict[str, Any]]:
     While no embedded server runs, the address is the place where it would listen: commands that need no
     database work, the others get libpq's "Is the server running" with that path.
     """
-    url = os.environ.get(VARIABLE, "").strip() or embedded_database_url(home)
+    url = os.environ.get(VARIABLE, "").strip() or embedded_service(home, "database_url")
     if url:
         address = parse_database_url(url)
     else:

@@ -1,0 +1,213 @@
+"""The tamper-evident audit: one hash chain per organisation, its head anchored outside the database.
+
+Each event's hash is SHA-256(previous hash || canonical JSON of the event). The chain's lock is taken
+last and once per transaction, for it is the one row that every write of an organisation needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db import connection, transaction
+
+from loomsite.ops import AuditEntry, Context
+
+log = logging.getLogger("loomsite.audit")
+GENESIS = bytes(32)
+_COLUMNS = (
+    "org_id", "seq", "at", "namespace", "principal", "token_prefix", "agent", "user_id", "session_id", "run_id",
+    "door", "op", "target", "before_version", "after_version", "before_sha256", "after_sha256", "reason",
+    "request_id", "outcome", "detail", "prev_hash", "hash",
+)  # fmt: skip
+_HASHED = _COLUMNS[:-2]
+
+
+def canonical(event: dict[str, Any]) -> bytes:
+    """The bytes that are hashed: sorted keys, no spaces, UTF-8, instants in UTC microseconds."""
+    plain = {name: event[name] for name in _HASHED}
+    plain["at"] = plain["at"].astimezone(UTC).isoformat(timespec="microseconds")
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def link(previous: bytes, event: dict[str, Any]) -> bytes:
+    """The hash of `event` standing after `previous` (32 bytes)."""
+    return hashlib.sha256(previous + canonical(event)).digest()
+
+
+def append(ctx: Context, entries: Sequence[AuditEntry]) -> None:
+    """Write `entries` at the end of the organisation's chain, inside the caller's transaction.
+
+    Call it last: the head stays locked until the commit.
+    """
+    if not entries:
+        return
+    org_id = ctx.caller.org_id
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT seq, hash, clock_timestamp() FROM governance_audithead WHERE org_id = %s FOR UPDATE",
+            [org_id],
+        )
+        row = cursor.fetchone()
+        if row is None:
+            cursor.execute(
+                "INSERT INTO governance_audithead (org_id, seq, hash) VALUES (%s, 0, %s) "
+                "ON CONFLICT DO NOTHING",
+                [org_id, GENESIS],
+            )
+            cursor.execute(
+                "SELECT seq, hash, clock_timestamp() FROM governance_audithead "
+                "WHERE org_id = %s FOR UPDATE",
+                [org_id],
+            )
+            row = cursor.fetchone()
+        seq, head, now = row[0], bytes(row[1]), row[2]
+        rows: list[Any] = []
+        for entry in entries:
+            seq += 1
+            event = _event(ctx, entry, seq, now)
+            event["prev_hash"] = head
+            head = event["hash"] = link(head, event)
+            event["detail"] = json.dumps(event["detail"])
+            rows.extend(event[name] for name in _COLUMNS)
+        marks = "(" + ",".join(["%s"] * len(_COLUMNS)) + ")"
+        cursor.execute(
+            "WITH head AS (UPDATE governance_audithead SET seq = %s, hash = %s WHERE org_id = %s) "  # noqa: S608
+            f"INSERT INTO governance_auditevent ({','.join(_COLUMNS)}) VALUES "
+            + ",".join([marks] * len(entries)),
+            [seq, head, org_id, *rows],
+        )
+    transaction.on_commit(lambda: anchor(org_id, seq, head))
+
+
+def _event(ctx: Context, entry: AuditEntry, seq: int, now: datetime) -> dict[str, Any]:
+    caller = ctx.caller
+    return {
+        "org_id": caller.org_id,
+        "seq": seq,
+        "at": now,
+        "namespace": ctx.namespace,
+        "principal": caller.principal,
+        "token_prefix": caller.token_prefix,
+        "agent": ctx.agent or caller.bound_agent or "",
+        "user_id": ctx.user_id or caller.bound_user or "",
+        "session_id": ctx.session_id or "",
+        "run_id": ctx.run_id,
+        "door": str(caller.door),
+        "op": entry.op or ctx.op.name,
+        "target": entry.target[:600],
+        "before_version": entry.before_version,
+        "after_version": entry.after_version,
+        "before_sha256": entry.before_sha256,
+        "after_sha256": entry.after_sha256,
+        "reason": entry.reason or ctx.reason,
+        "request_id": ctx.request_id,
+        "outcome": entry.outcome,
+        "detail": entry.detail,
+    }
+
+
+def anchor(org_id: int, seq: int, head: bytes) -> None:
+    """Note the head outside the database, so that a cut tail is seen.
+
+    One short line by O_APPEND: writers of several processes do not tear each other's lines. A write
+    that was committed must not fail over its anchor, so a failing disk is logged and not raised.
+    """
+    line = json.dumps({"org": org_id, "seq": seq, "hash": head.hex()}) + "\n"
+    try:
+        handle = os.open(settings.LOOM_AUDIT_ANCHOR, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(handle, line.encode())
+        finally:
+            os.close(handle)
+    except OSError as error:
+        log.error("audit head not anchored in %s: %s; %s", settings.LOOM_AUDIT_ANCHOR, error, line.strip())
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The first thing wrong with a chain."""
+
+    org: str
+    seq: int
+    what: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """How far a chain was checked, and the first fault if there is one."""
+
+    org: str
+    events: int
+    fault: Fault | None
+
+
+def verify(org_id: int, org: str) -> Report:
+    """Walk the organisation's chain from its first event to its head and to the anchored heads."""
+    anchors = _anchored(settings.LOOM_AUDIT_ANCHOR, org_id)
+    previous, expected = GENESIS, 1
+    for event in _stream(org_id):
+        seq = event["seq"]
+        if seq != expected:
+            return Report(org, expected - 1, Fault(org, expected, f"row {expected} is missing"))
+        if bytes(event["prev_hash"]) != previous:
+            return Report(org, expected - 1, Fault(org, seq, f"row {seq} does not follow row {seq - 1}"))
+        if link(previous, event) != bytes(event["hash"]):
+            return Report(org, expected - 1, Fault(org, seq, f"row {seq} was changed"))
+        previous, expected = bytes(event["hash"]), expected + 1
+        if seq in anchors and anchors[seq] != previous:
+            return Report(org, seq, Fault(org, seq, f"row {seq} differs from the head anchored then"))
+    last = expected - 1
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT seq, hash FROM governance_audithead WHERE org_id = %s", [org_id])
+        row = cursor.fetchone()
+    head_seq, head_hash = (row[0], bytes(row[1])) if row else (0, GENESIS)
+    known = max([head_seq, *anchors])
+    if known > last:
+        return Report(org, last, Fault(org, last + 1, f"rows {last + 1} to {known} are missing at the end"))
+    if head_hash != previous:
+        return Report(org, last, Fault(org, last, f"the head does not match row {last}"))
+    return Report(org, last, None)
+
+
+def _stream(org_id: int) -> Iterator[dict[str, Any]]:
+    after = 0
+    while True:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"SELECT {','.join(_COLUMNS)} FROM governance_auditevent "  # noqa: S608 - constant names
+                "WHERE org_id = %s AND seq > %s ORDER BY seq LIMIT 2000",
+                [org_id, after],
+            )
+            rows = cursor.fetchall()
+        if not rows:
+            return
+        for row in rows:
+            event = dict(zip(_COLUMNS, row, strict=True))
+            if isinstance(event["detail"], str):
+                event["detail"] = json.loads(event["detail"])
+            yield event
+        after = rows[-1][1]
+
+
+def _anchored(path: Path, org_id: int) -> dict[int, bytes]:
+    """The heads anchored for this organisation, by sequence number."""
+    heads: dict[int, bytes] = {}
+    if not path.exists():
+        return heads
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            if not line.endswith("\n"):
+                continue  # the machine stopped in the middle of this line
+            noted = json.loads(line)
+            if noted["org"] == org_id:
+                heads[noted["seq"]] = bytes.fromhex(noted["hash"])
+    return heads

@@ -1,0 +1,186 @@
+"""Background work: the Job row is the truth, the queue carries its id.
+
+A lost message is found again by `sweep`; a redelivered one finds the row taken and does nothing; the
+job of a dead worker is taken over once its heartbeat is overdue. Each attempt owns the row through a
+lease, so that a worker that was given up for dead can neither beat nor finish.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+from kombu.exceptions import OperationalError as BrokerError
+
+log = logging.getLogger("loomsite.jobs")
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """One attempt at a job."""
+
+    id: int
+    org_id: int
+    namespace_id: int | None
+    kind: str
+    input: dict[str, Any]
+    attempt: int
+    max_attempts: int
+    lease: uuid.UUID
+
+    def progress(self, share: float) -> bool:
+        """Note progress (0..1) and beat; False when another worker owns the job by now."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE governance_job SET progress = %s, heartbeat_at = clock_timestamp() "
+                "WHERE id = %s AND lease = %s AND state = 'running'",
+                [share, self.id, self.lease],
+            )
+            return cursor.rowcount == 1
+
+
+JobHandler = Callable[[JobRun], dict[str, Any]]
+_HANDLERS: dict[str, JobHandler] = {}
+
+
+def job(kind: str) -> Callable[[JobHandler], JobHandler]:
+    """Declare the handler of a kind of job; it must be safe to run again."""
+
+    def register(handler: JobHandler) -> JobHandler:
+        if kind in _HANDLERS:
+            raise RuntimeError(f"The job kind {kind} is declared twice.")
+        _HANDLERS[kind] = handler
+        return handler
+
+    return register
+
+
+def send(job_id: int, delay_s: float = 0.0) -> None:
+    """Put the job's id on the queue. A broker that is down costs time, not the job: the sweep sends again."""
+    from governance.tasks import run_job
+
+    try:
+        run_job.apply_async(args=[job_id], countdown=delay_s or None, retry=False, ignore_result=True)
+    except BrokerError as error:
+        log.warning("job %s stays for the sweep: the broker did not take it (%s)", job_id, error)
+
+
+def claim(job_id: int) -> JobRun | None:
+    """Take the job if it is due and free, or if its worker is overdue; None otherwise."""
+    lease = uuid.uuid4()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """UPDATE governance_job
+               SET state = 'running', lease = %s, attempts = attempts + 1, heartbeat_at = clock_timestamp()
+               WHERE id = %s AND (
+                 (state = 'queued' AND run_after <= clock_timestamp())
+                 OR (state = 'running' AND heartbeat_at < clock_timestamp() - make_interval(secs => %s)))
+               RETURNING org_id, namespace_id, kind, input, attempts, max_attempts""",
+            [lease, job_id, settings.LOOM_JOB_STALE_S],
+        )
+        row = cursor.fetchone()
+    if row is None:
+        return None
+    org_id, namespace_id, kind, given, attempt, limit = row
+    given = json.loads(given) if isinstance(given, str) else given
+    return JobRun(job_id, org_id, namespace_id, kind, given, attempt, limit, lease)
+
+
+def run(job_id: int) -> str:
+    """Run one attempt of the job; the state it is left in, or `not_mine`."""
+    attempt = claim(job_id)
+    if attempt is None:
+        return "not_mine"
+    handler = _HANDLERS.get(attempt.kind)
+    if attempt.attempt > attempt.max_attempts:
+        # Every earlier attempt died without a word, which no handler's error can tell.
+        return _finish(attempt, "failed", None, "The workers of all attempts died.", 0.0)
+    try:
+        if handler is None:
+            raise LookupError(f"no handler for the job kind {attempt.kind}")
+        with _beating(attempt):
+            result = handler(attempt)
+    except Exception as error:
+        log.exception("job %s (%s) attempt %s failed", attempt.id, attempt.kind, attempt.attempt)
+        last = attempt.attempt >= attempt.max_attempts or handler is None
+        delay = min(300.0, 2.0**attempt.attempt)
+        text = f"{type(error).__name__}: {error}"[:2000]
+        state = _finish(attempt, "failed" if last else "queued", None, text, delay)
+        if state == "queued":
+            send(attempt.id, delay)
+        return state
+    return _finish(attempt, "done", result, "", 0.0)
+
+
+def _finish(attempt: JobRun, state: str, result: dict[str, Any] | None, error: str, delay_s: float) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """UPDATE governance_job
+               SET state = %s, result = %s, error = %s, lease = NULL,
+                   progress = CASE WHEN %s = 'done' THEN 1 ELSE progress END,
+                   run_after = clock_timestamp() + make_interval(secs => %s),
+                   enqueued_at = clock_timestamp(),
+                   finished_at = CASE WHEN %s IN ('done', 'failed') THEN clock_timestamp() END
+               WHERE id = %s AND lease = %s AND state = 'running'""",
+            [
+                state, None if result is None else json.dumps(result), error, state, delay_s, state,
+                attempt.id, attempt.lease,
+            ],
+        )  # fmt: skip
+        return state if cursor.rowcount == 1 else "not_mine"
+
+
+@contextmanager
+def _beating(attempt: JobRun) -> Any:
+    """Beat from a thread while the handler works, however long one of its steps takes."""
+    stop = threading.Event()
+
+    def beat() -> None:
+        try:
+            while not stop.wait(settings.LOOM_JOB_STALE_S / 4):
+                with connection.cursor() as cursor:
+                    cursor.execute(
+                        "UPDATE governance_job SET heartbeat_at = clock_timestamp() "
+                        "WHERE id = %s AND lease = %s AND state = 'running'",
+                        [attempt.id, attempt.lease],
+                    )
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=beat, name=f"beat-{attempt.id}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def sweep() -> list[int]:
+    """Send again what the queue may have lost: due and unsent for a while, or held by a silent worker."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """UPDATE governance_job SET enqueued_at = clock_timestamp()
+               WHERE id IN (
+                 SELECT id FROM governance_job
+                 WHERE (state = 'queued' AND run_after <= clock_timestamp()
+                        AND coalesce(enqueued_at, run_after)
+                            < clock_timestamp() - make_interval(secs => %s))
+                    OR (state = 'running'
+                        AND heartbeat_at < clock_timestamp() - make_interval(secs => %s))
+                 ORDER BY id LIMIT 1000 FOR UPDATE SKIP LOCKED)
+               RETURNING id""",
+            [settings.LOOM_SWEEP_S, settings.LOOM_JOB_STALE_S],
+        )
+        lost = sorted(row[0] for row in cursor.fetchall())
+    for job_id in lost:
+        send(job_id)
+    return lost

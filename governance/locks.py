@@ -1,0 +1,90 @@
+"""Locks: what each mode refuses, and what counts as tighter. Computes without the database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from governance.clock import iso
+from loomsite.ops import Effect, OpError
+
+RANK = {"none": 0, "no_delete": 1, "read_only": 2}
+# The lock matrix: effects that each mode refuses. Everything else passes.
+REFUSED: dict[str, frozenset[Effect]] = {
+    "none": frozenset(),
+    "no_delete": frozenset({Effect.EXPIRY_EARLIER, Effect.EXISTENCE}),
+    "read_only": frozenset(
+        {Effect.VALUE, Effect.EXPIRY_EARLIER, Effect.EXPIRY_LATER, Effect.EXISTENCE}
+    ),
+}  # fmt: skip
+LOOSENED_BY = "an admin of the namespace, in the console under Locks"
+
+
+@dataclass(frozen=True)
+class LockState:
+    """A row's lock in force at the database's present instant; mode `none` when there is none."""
+
+    mode: str = "none"
+    reason: str = ""
+    until: datetime | None = None
+    locked_by: str = ""
+    locked_at: datetime | None = None
+    holds: int = 0
+
+    @property
+    def in_force(self) -> bool:
+        """True when a lock or a hold guards the row."""
+        return self.mode != "none" or self.holds > 0
+
+    def refuses(self, effect: Effect) -> bool:
+        """True when this state refuses the effect; a hold acts as `no_delete`."""
+        return effect in REFUSED[self.mode] or (self.holds > 0 and effect in REFUSED["no_delete"])
+
+    def shown(self) -> dict[str, Any] | None:
+        """The lock as answers show it, or None."""
+        if not self.in_force:
+            return None
+        return {"mode": self.mode, "reason": self.reason, "until": iso(self.until), "holds": self.holds}
+
+
+def locked(state: LockState, effect: Effect, op: str, memory_key: str, memory_id: int) -> OpError:
+    """The 423 for an effect that the state refuses."""
+    until = f"until {iso(state.until)}" if state.until else "until it is loosened"
+    return OpError(
+        "LOCKED",
+        f"{memory_key} is locked ({state.mode}, {until}): {state.reason}. {op} would change its "
+        f"{_WORDS[effect]}. It can be loosened by {LOOSENED_BY}.",
+        memory_key=memory_key,
+        memory_id=str(memory_id),
+        mode=state.mode,
+        reason=state.reason,
+        until=iso(state.until),
+        holds=state.holds,
+        blocked={"op": op, "effect": str(effect)},
+        loosened_by=LOOSENED_BY,
+    )
+
+
+_WORDS = {
+    Effect.VALUE: "value",
+    Effect.EXPIRY_EARLIER: "expiry (to an earlier moment)",
+    Effect.EXPIRY_LATER: "expiry (to a later moment)",
+    Effect.EXISTENCE: "existence",
+    Effect.LOCK: "lock",
+    Effect.NONE: "nothing",
+}
+
+
+def compare(
+    mode: str, until: datetime | None, other_mode: str, other_until: datetime | None
+) -> tuple[int, int]:
+    """How (mode, until) stands to another lock: (-1, 0 or 1) for the mode and for the end. No end is latest."""
+    by_mode = (RANK[mode] > RANK[other_mode]) - (RANK[mode] < RANK[other_mode])
+    if until == other_until:
+        return by_mode, 0
+    if until is None:
+        return by_mode, 1
+    if other_until is None:
+        return by_mode, -1
+    return by_mode, (until > other_until) - (until < other_until)

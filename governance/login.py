@@ -1,0 +1,28 @@
+"""The console's login form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.admin.forms import AdminAuthenticationForm
+from django.core.exceptions import ValidationError
+
+from governance import throttle
+
+
+class ThrottledLogin(AdminAuthenticationForm):
+    """Django's login form; after too many failures of a name from an address it does not look at passwords."""
+
+    def clean(self) -> dict[str, Any]:
+        """Count the attempt, then let Django judge it; a right password clears the count."""
+        name = self.cleaned_data.get("username")
+        if not name or not self.cleaned_data.get("password"):
+            return super().clean()
+        address = self.request.META.get("REMOTE_ADDR", "") if self.request else ""
+        key = throttle.key_of("login", name.casefold(), address)
+        wait = throttle.admit(key)
+        if wait:
+            raise ValidationError(f"Too many failed logins. Try again in {wait} seconds.", code="throttled")
+        data = super().clean()
+        throttle.forget(key)
+        return data

@@ -1,0 +1,101 @@
+"""The console: Django's admin frame with Loomsite's own home, navigation and login."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.contrib.admin import AdminSite
+from django.db import connection
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+
+
+@dataclass(frozen=True)
+class NavItem:
+    """An entry of the navigation."""
+
+    label: str
+    url: str
+    section: str
+
+
+class LoomAdminSite(AdminSite):
+    """The admin site that people decide in."""
+
+    site_header = "Loomsite"
+    site_title = "Loomsite"
+    index_title = "Home"
+    site_url = None
+    enable_nav_sidebar = False
+    index_template = "admin/loom/home.html"
+    login_template = "admin/loom/login.html"
+    logout_template = "admin/loom/logged_out.html"
+
+    def each_context(self, request: HttpRequest) -> dict[str, Any]:
+        """Django's frame, and the navigation. Without the list of apps, which no page here shows."""
+        allowed = self.has_permission(request)
+        return {
+            "site_title": self.site_title,
+            "site_header": self.site_header,
+            "site_url": None,
+            "has_permission": allowed,
+            "available_apps": [],
+            "is_popup": False,
+            "is_nav_sidebar_enabled": False,
+            "log_entries": None,
+            "nav": self.navigation(request) if allowed else [],
+        }
+
+    def navigation(self, request: HttpRequest) -> list[NavItem]:
+        """What this user finds in the console."""
+        from governance.console import sight
+
+        items = [
+            ("Home", "index", "home"),
+            ("Memories", "memories_memory_changelist", "memory"),
+            ("Locks", "memories_memory_locks", "locks"),
+            ("Audit", "governance_auditevent_changelist", "auditevent"),
+            ("Namespaces", "governance_namespace_changelist", "namespace"),
+            ("Jobs", "governance_job_changelist", "job"),
+        ]
+        if sight(request).administers:
+            items.append(("Tokens", "governance_token_changelist", "token"))
+        if request.user.is_superuser:
+            items.append(("People", "governance_user_changelist", "user"))
+        return [NavItem(label, reverse(f"admin:{name}"), section) for label, name, section in items]
+
+    def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
+        """Home: what needs a person, what happened lately, and whether all is well."""
+        from governance.console import all_attention, bounded_count, sight
+        from governance.console_selectors import activity, audit_events, jobs
+        from governance.selectors import worker_seen
+
+        seen = sight(request)
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW server_version")
+            version = cursor.fetchone()[0].split()[0]
+        request.current_app = self.name  # type: ignore[attr-defined]
+        context = {
+            **self.each_context(request),
+            "title": "Home",
+            "section": "home",
+            "attention": all_attention(request),
+            "activity": activity(seen),
+            "events": list(audit_events(seen).order_by("-pk")[:12]),
+            "database": version,
+            "worker": worker_seen(),
+            "open_jobs": bounded_count(jobs(seen).filter(state__in=["queued", "running"])),
+            "embedder": settings.LOOM_EMBEDDER,
+            **(extra_context or {}),
+        }
+        return TemplateResponse(request, self.index_template or "", context)
+
+    def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Django's login with a throttle per user name and address."""
+        from governance.login import ThrottledLogin
+
+        self.login_form = ThrottledLogin
+        return super().login(request, extra_context)

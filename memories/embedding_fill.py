@@ -1,0 +1,51 @@
+"""The job that embeds memories whose embedding failed when they were written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.db import connection, transaction
+
+from governance.jobs import JobRun
+from memories.embedders import get_embedder, is_zero
+from memories.services import embedding_text, write_embeddings
+
+BATCH = 64
+
+
+def embedding_fill(run: JobRun) -> dict[str, Any]:
+    """Embed the job's memories in batches; what has changed or gone meanwhile is left alone.
+
+    Raises EmbedderUnavailable when the embedder is still down; the job is then tried again later. Safe to
+    run again: a row whose content moved was embedded by that write, or has a job of its own.
+    """
+    ids = [int(id_) for id_ in run.input["memory_ids"]]
+    embedder = get_embedder()
+    filled = 0
+    for start in range(0, len(ids), BATCH):
+        batch = ids[start : start + BATCH]
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT m.id, m.namespace_id, m.memory_key, m.value, m.content_sha256 FROM memories_memory m "
+                "LEFT JOIN memories_embedding e ON e.memory_id = m.id AND e.embedder = %s "
+                "AND e.content_sha256 = m.content_sha256 "
+                "WHERE m.id = ANY(%s) AND m.status <> 'redacted' AND e.memory_id IS NULL ORDER BY m.id",
+                [embedder.name, batch],
+            )
+            rows = cursor.fetchall()
+        texts = [embedding_text(key, json.loads(value)) for _, _, key, value, _ in rows]
+        vectors = embedder.embed(texts) if texts else []
+        with transaction.atomic(), connection.cursor() as cursor:
+            # Rows are locked against a write that would make the vector stale between look and store.
+            cursor.execute(
+                "SELECT id, content_sha256 FROM memories_memory WHERE id = ANY(%s) ORDER BY id FOR SHARE",
+                [[row[0] for row in rows]],
+            )
+            present = dict(cursor.fetchall())
+            for (id_, namespace_id, _, _, sha), vector in zip(rows, vectors, strict=True):
+                if present.get(id_) == sha and not is_zero(vector):
+                    write_embeddings(cursor, namespace_id, embedder.name, [(id_, vector, sha)])
+                    filled += 1
+        run.progress(min(1.0, (start + len(batch)) / len(ids)))
+    return {"filled": filled, "asked": len(ids)}

@@ -1,0 +1,201 @@
+"""Lineages, their versions, and the two search indexes kept beside them.
+
+What can never be false in stored data stands here as a constraint or in the migrations as a trigger.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+from pgvector.django import HalfVectorField
+
+from governance.models import Lockable, Namespace
+
+
+class NextNodeId(models.Func):
+    """The next id of the sequence that memories, facts and procedures share (`node:<id>`)."""
+
+    template = "nextval('loom_node_id')"
+    output_field = models.BigIntegerField()
+
+
+class Status(models.TextChoices):
+    """Where a memory stands in its life."""
+
+    ACTIVE = "active"
+    STALE = "stale"
+    REJECTED = "rejected"
+    SUPERSEDED = "superseded"
+    ARCHIVED = "archived"
+    DELETED = "deleted"
+    REDACTED = "redacted"
+
+
+class OnExpire(models.TextChoices):
+    """What the sweep does with a memory whose time is up."""
+
+    TOMBSTONE = "tombstone"
+    STALE = "stale"
+
+
+class Memory(Lockable):
+    """A lineage: its identity, its present state, and its lock.
+
+    `memory_id` is the primary key. At most one lineage that is not redacted has a given identity.
+    """
+
+    id = models.BigIntegerField(primary_key=True, db_default=NextNodeId())
+    namespace = models.ForeignKey(Namespace, on_delete=models.PROTECT, related_name="memories")
+    agent = models.CharField(max_length=128, default="-")
+    user_id = models.CharField(max_length=128, default="-")
+    session_id = models.CharField(max_length=128, default="-")
+    memory_key = models.CharField(max_length=512)
+    value: models.JSONField[Any, Any] = models.JSONField(null=True)
+    content_sha256 = models.CharField(max_length=64)
+    memory_type = models.CharField(max_length=64, default="semantic")
+    tags = ArrayField(models.CharField(max_length=128), default=list, blank=True)
+    metadata = models.JSONField(default=dict, blank=True)
+    confidence = models.FloatField(null=True, blank=True)
+    pinned = models.BooleanField(default=False)
+    pinned_by = models.CharField(max_length=150, blank=True, default="")
+    expires_at = models.DateTimeField(null=True, blank=True)
+    on_expire = models.CharField(max_length=9, choices=OnExpire.choices, default=OnExpire.TOMBSTONE)
+    source_class = models.CharField(max_length=20, default="local_tool_output")
+    source_trace = models.CharField(max_length=512, blank=True, default="")
+    # True once governance (not its writer) retired the row: a save does not revive it.
+    governed = models.BooleanField(default=False)
+    created_at = models.DateTimeField(db_default=Now())
+    updated_at = models.DateTimeField(db_default=Now())
+    # Length in terms; NULL while the row has no postings.
+    doc_len = models.IntegerField(null=True)
+
+    class Meta:
+        verbose_name_plural = "memories"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["namespace", "memory_key", "agent", "user_id", "session_id"],
+                name="one_live_lineage_per_identity",
+                condition=~Q(status="redacted"),
+            ),
+            models.CheckConstraint(name="memory_status_known", condition=Q(status__in=Status.values)),
+            models.CheckConstraint(
+                name="lock_has_a_reason", condition=Q(lock_mode="none") | ~Q(lock_reason="")
+            ),
+            models.CheckConstraint(
+                name="confidence_is_a_share",
+                condition=Q(confidence__isnull=True) | Q(confidence__gte=0, confidence__lte=1),
+            ),
+        ]  # fmt: skip
+        indexes = [
+            models.Index(fields=["namespace", "-updated_at", "-id"], name="memory_newest"),
+            models.Index(fields=["namespace", "content_sha256"], name="memory_same_content"),
+            models.Index(fields=["expires_at"], name="memory_expiring", condition=Q(expires_at__isnull=False)),
+            models.Index(fields=["namespace", "lock_mode"], name="memory_locked", condition=~Q(lock_mode="none")),
+            models.Index(fields=["namespace", "memory_key"], name="memory_pinned", condition=Q(pinned=True)),
+            GinIndex(fields=["tags"], name="memory_tags"),
+        ]
+
+    def __str__(self) -> str:
+        return self.memory_key
+
+
+class MemoryVersion(models.Model):
+    """One semantic state of a lineage. Append-only by trigger."""
+
+    class Kind(models.TextChoices):
+        """What made the version."""
+
+        SET = "set"
+        UPDATE = "update"
+        DELETE = "delete"
+        RESTORE = "restore"
+        EXPIRE = "expire"
+
+    # The database refuses the cascade: a lineage with history cannot be deleted.
+    memory = models.ForeignKey(Memory, on_delete=models.PROTECT, related_name="versions")
+    version = models.BigIntegerField()
+    kind = models.CharField(max_length=12)
+    status = models.CharField(max_length=12)
+    value: models.JSONField[Any, Any] = models.JSONField(null=True)
+    content_sha256 = models.CharField(max_length=64)
+    memory_type = models.CharField(max_length=64)
+    tags = ArrayField(models.CharField(max_length=128), default=list)
+    metadata = models.JSONField(default=dict)
+    confidence = models.FloatField(null=True)
+    pinned = models.BooleanField(default=False)
+    expires_at = models.DateTimeField(null=True)
+    on_expire = models.CharField(max_length=9, default=OnExpire.TOMBSTONE)
+    source_class = models.CharField(max_length=20)
+    source_trace = models.CharField(max_length=512, blank=True, default="")
+    principal = models.CharField(max_length=150)
+    token_prefix = models.CharField(max_length=16, blank=True, default="")
+    agent = models.CharField(max_length=128, blank=True, default="")
+    reason = models.TextField(blank=True, default="")
+    request_id = models.CharField(max_length=64, blank=True, default="")
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        ordering: ClassVar = ["-version"]
+        constraints = [models.UniqueConstraint(fields=["memory", "version"], name="one_row_per_version")]
+
+    def __str__(self) -> str:
+        return f"{self.memory_id} v{self.version}"
+
+
+class Posting(models.Model):
+    """One term of one memory, for the keyword leg. `active` follows the memory's status."""
+
+    pk = models.CompositePrimaryKey("memory_id", "term")
+    memory = models.ForeignKey(Memory, on_delete=models.CASCADE, db_index=False)
+    namespace = models.ForeignKey(Namespace, on_delete=models.CASCADE, db_index=False)
+    term = models.CharField(max_length=80)
+    tf = models.IntegerField()
+    doc_len = models.IntegerField()
+    active = models.BooleanField()
+
+    class Meta:
+        indexes = [
+            models.Index(
+                fields=["namespace", "term", "active", "memory"],
+                name="posting_of_term",
+                include=["tf", "doc_len"],
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.term} x{self.tf}"
+
+
+class CorpusStripe(models.Model):
+    """Count and total length of a namespace's active documents, striped so that writers do not queue.
+
+    The corpus is the sum over stripes; a single stripe may be negative.
+    """
+
+    pk = models.CompositePrimaryKey("namespace_id", "stripe")
+    namespace = models.ForeignKey(Namespace, on_delete=models.CASCADE, db_index=False)
+    stripe = models.SmallIntegerField()
+    docs = models.BigIntegerField()
+    terms = models.BigIntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.namespace_id}/{self.stripe}"
+
+
+class Embedding(models.Model):
+    """The vector of a memory's text, with the embedder that made it."""
+
+    memory = models.OneToOneField(Memory, on_delete=models.CASCADE, primary_key=True, related_name="embedding")
+    namespace = models.ForeignKey(Namespace, on_delete=models.CASCADE)
+    embedder = models.CharField(max_length=128)
+    dim = models.SmallIntegerField()
+    vector = HalfVectorField()
+    content_sha256 = models.CharField(max_length=64)
+
+    def __str__(self) -> str:
+        return f"{self.memory_id} {self.embedder}"

@@ -1,0 +1,297 @@
+"""The hybrid search as one SQL statement; `memories.ranking` states the formula and its source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from django.db import connection, transaction
+from pgvector import HalfVector
+
+from governance.clock import iso
+from governance.tenancy import visible_namespaces
+from loomsite.ops import Context
+from memories import ranking
+from memories.analysis import excerpt, flatten, query_terms
+from memories.embedders import EmbedderUnavailable, embed_query, get_embedder, is_zero
+from memories.models import Status
+from memories.selectors import NOT_OVERDUE, scope
+
+# Up to so many documents an exact scan of their vectors is both faster than the graph and never misses.
+EXACT_LIMIT = 20_000
+# More namespaces than this are not searched in one call; the rest is named.
+FAN_OUT = 20
+VALUE_BYTES = 2048
+MAX_TERMS = 64
+INDEXED_DIM = 256
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """A search as asked."""
+
+    query: str
+    top_k: int = 10
+    mode: str = "hybrid"
+    tags: Sequence[str] | None = None
+    memory_type: str | None = None
+    key_prefix: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    include_status: Sequence[str] = ()
+    min_similarity: float | None = None
+    explain: bool = False
+    all_mine: bool = False
+
+
+@dataclass
+class _Query:
+    """The parts of the statement and their named parameters."""
+
+    filters: str
+    params: dict[str, Any] = field(default_factory=dict)
+    terms: list[str] = field(default_factory=list)
+    vector: np.ndarray[Any, Any] | None = None
+    weight: float = 0.0
+
+
+def memory_search(ctx: Context, request: SearchRequest) -> dict[str, Any]:
+    """Hits, best first, with what was searched, and the advice to abstain when nothing is near."""
+    namespaces, searched, skipped = _namespaces(ctx, request)
+    answer: dict[str, Any] = {
+        "results": [],
+        "abstain": True,
+        "abstain_reason": "Nothing stored here is near the query.",
+        "namespaces_searched": searched,
+        "namespaces_skipped": skipped,
+    }
+    query = _prepare(ctx, request, namespaces)
+    if not namespaces or not (query.terms or query.vector is not None):
+        return answer
+    rows = _run(query, request, namespaces)
+    near = [
+        ranking.Ranked(row["id"], row["rank"], row["keyword_score"], row["similarity"]) for row in rows
+    ]
+    if rows and not ranking.nothing_near(near, get_embedder().floor):
+        answer.update(abstain=False, abstain_reason=None)
+    answer["results"] = [_hit(row, request, query.weight) for row in rows]
+    return answer
+
+
+def _namespaces(ctx: Context, request: SearchRequest) -> tuple[list[int], list[str], list[str]]:
+    if not request.all_mine:
+        here = [] if ctx.namespace_id is None else [ctx.namespace_id]
+        return here, [ctx.namespace] if here else [], []
+    visible = visible_namespaces(ctx.caller)
+    # The request's own namespace first, so that the cap never drops it.
+    visible.sort(key=lambda row: (row["namespace"] != ctx.namespace, row["namespace"]))
+    taken, rest = visible[:FAN_OUT], visible[FAN_OUT:]
+    return (
+        [row["id"] for row in taken],
+        [row["namespace"] for row in taken],
+        [row["namespace"] for row in rest],
+    )
+
+
+def _prepare(ctx: Context, request: SearchRequest, namespaces: list[int]) -> _Query:
+    where, params = scope(ctx, namespaces=namespaces)
+    names: dict[str, Any] = {}
+    for i, value in enumerate(params):
+        where = where.replace("%s", f"%(scope{i})s", 1)
+        names[f"scope{i}"] = value
+    statuses = list(request.include_status) or [Status.ACTIVE]
+    parts = [where, "m.status = ANY(%(statuses)s)", f"(m.status <> 'active' OR {NOT_OVERDUE})"]
+    names["statuses"] = [str(status) for status in statuses]
+    for clause, name, value in (
+        ("m.tags && %(tags)s::varchar[]", "tags", list(request.tags) if request.tags is not None else None),
+        ("m.memory_type = %(memory_type)s", "memory_type", request.memory_type),
+        ("starts_with(m.memory_key, %(key_prefix)s)", "key_prefix", request.key_prefix or None),
+        ("m.created_at >= %(created_after)s", "created_after", request.created_after),
+        ("m.created_at < %(created_before)s", "created_before", request.created_before),
+    ):
+        if value is not None:
+            parts.append(clause)
+            names[name] = value
+    query = _Query(" AND ".join(parts), names)
+    if request.mode in ("hybrid", "keyword"):
+        query.terms = query_terms(request.query)[:MAX_TERMS]
+    if request.mode in ("hybrid", "semantic"):
+        try:
+            vector = embed_query(request.query)
+        except EmbedderUnavailable:
+            # Words are better than nothing, and the answer says so.
+            ctx.degraded.append("embedding")
+            query.terms = query.terms or query_terms(request.query)[:MAX_TERMS]
+        else:
+            query.vector = None if is_zero(vector) else vector
+    if query.vector is not None:
+        query.weight = 1.0 if not query.terms else get_embedder().weight
+    return query
+
+
+def _run(query: _Query, request: SearchRequest, namespaces: list[int]) -> list[dict[str, Any]]:
+    params = query.params
+    params.update(
+        namespaces=namespaces, pool=ranking.pool_size(request.top_k), top_k=request.top_k,
+        weight=query.weight, digits=ranking.DIGITS, terms=query.terms, k1=ranking.K1, b=ranking.B,
+        min_similarity=request.min_similarity, value_bytes=VALUE_BYTES,
+    )  # fmt: skip
+    approximate = False
+    if query.vector is not None:
+        embedder = get_embedder()
+        params.update(vector=HalfVector(query.vector).to_text(), embedder=embedder.name)
+        approximate = embedder.dim == INDEXED_DIM and _documents(namespaces) > EXACT_LIMIT
+    sql = statement(query.filters, bool(query.terms), query.vector is not None, approximate, embedder_name(query))
+    if not approximate:
+        return _fetch(sql, params)
+    with transaction.atomic(), connection.cursor() as cursor:
+        # The graph goes on until enough rows pass the filters, in order of distance.
+        cursor.execute("SET LOCAL hnsw.iterative_scan = strict_order")
+        cursor.execute("SET LOCAL hnsw.max_scan_tuples = 200000")
+        return _fetch(sql, params)
+
+
+def embedder_name(query: _Query) -> str:
+    """The configured embedder's name where the statement compares vectors; it stands in an index predicate."""
+    return get_embedder().name if query.vector is not None else ""
+
+
+def _documents(namespaces: list[int]) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT coalesce(sum(docs), 0) FROM memories_corpusstripe WHERE namespace_id = ANY(%s)",
+            [namespaces],
+        )
+        return int(cursor.fetchone()[0])
+
+
+def _fetch(sql: str, params: dict[str, Any]) -> list[dict[str, Any]]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+        names = [column.name for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+_KEYWORD = """
+  corpus AS MATERIALIZED (
+    SELECT greatest(sum(docs), 1)::float8 AS n,
+           greatest(sum(terms)::float8 / greatest(sum(docs), 1), 1) AS average
+    FROM memories_corpusstripe WHERE namespace_id = ANY(%(namespaces)s)),
+  matched AS MATERIALIZED (
+    SELECT memory_id, term, tf, doc_len, active FROM memories_posting
+    WHERE namespace_id = ANY(%(namespaces)s) AND term = ANY(%(terms)s)),
+  weights AS MATERIALIZED (
+    SELECT term, ln(1 + (greatest(n - count(*), 0) + 0.5) / (count(*) + 0.5)) AS idf
+    FROM matched CROSS JOIN corpus WHERE active GROUP BY term, n
+    UNION ALL
+    SELECT DISTINCT term, ln(1 + (n + 0.5) / 0.5) FROM matched CROSS JOIN corpus
+    WHERE NOT active AND term NOT IN (SELECT term FROM matched WHERE active)),
+  keyword AS MATERIALIZED (
+    SELECT memory_id AS id,
+           sum(idf * tf / (tf + %(k1)s * (1 - %(b)s + %(b)s * doc_len / average))) AS score
+    FROM matched JOIN weights USING (term) CROSS JOIN corpus GROUP BY memory_id),
+  keyword_leg AS MATERIALIZED (
+    SELECT k.id, k.score, row_number() OVER (ORDER BY k.score DESC, k.id) AS place
+    FROM keyword k JOIN memories_memory m ON m.id = k.id
+    WHERE {filters} ORDER BY k.score DESC, k.id LIMIT %(pool)s)"""
+_SEMANTIC = """
+  semantic_leg AS MATERIALIZED (
+    SELECT e.memory_id AS id, 1 - ({distance}) AS similarity
+    FROM memories_embedding e JOIN memories_memory m ON m.id = e.memory_id
+    WHERE e.embedder = {embedder} AND e.namespace_id = ANY(%(namespaces)s) AND {filters}
+    ORDER BY {distance}{tie} LIMIT %(pool)s)"""
+_HIT = """m.memory_key, m.value IS NOT NULL AND octet_length(m.value::text) <= %(value_bytes)s AS small, m.value,
+  n.slug AS namespace, m.version, m.tags, m.pinned, m.status, m.created_at, m.updated_at, m.source_class,
+  m.agent, m.user_id, m.session_id"""
+
+
+def statement(filters: str, keyword: bool, semantic: bool, approximate: bool, embedder: str) -> str:
+    """The search statement with the legs that this call needs.
+
+    `filters` is a fragment over `m`, applied inside both legs. The approximate leg casts the column as the
+    HNSW index does; the exact one must not, so that the planner cannot take the graph for it.
+    """
+    ctes, sources = [], []
+    if keyword:
+        ctes.append(_KEYWORD.format(filters=filters))
+        sources.append("SELECT id FROM keyword_leg")
+    if semantic:
+        if approximate:
+            distance = f"(e.vector::halfvec({INDEXED_DIM})) <=> %(vector)s::halfvec({INDEXED_DIM})"
+            name = "'" + embedder.replace("'", "''").replace("%", "%%") + "'"
+        else:
+            distance, name = "e.vector <=> %(vector)s::halfvec", "%(embedder)s"
+        ctes.append(
+            _SEMANTIC.format(
+                filters=filters, distance=distance, embedder=name, tie="" if approximate else ", e.memory_id"
+            )
+        )
+        sources.append("SELECT id FROM semantic_leg")
+    score = "coalesce(k.score, 0)" if keyword else "0::float8"
+    place = "l.place" if keyword else "NULL::bigint"
+    best = "(SELECT max(score) FROM keyword_leg)" if keyword else "NULL::float8"
+    if semantic:
+        similarity = "1 - (e.vector <=> %(vector)s::halfvec)"
+        nearest = "(SELECT max(similarity) FROM semantic_leg)"
+    else:
+        similarity, nearest = "NULL::float8", "NULL::float8"
+    joins = ""
+    if keyword:
+        joins += " LEFT JOIN keyword k ON k.id = c.id LEFT JOIN keyword_leg l ON l.id = c.id"
+    if semantic:
+        joins += " LEFT JOIN memories_embedding e ON e.memory_id = c.id AND e.embedder = %(embedder)s"
+    return f"""WITH {",".join(ctes)},
+  candidates AS ({" UNION ".join(sources)}),
+  scored AS (
+    SELECT c.id, {score} AS keyword_score, {place} AS keyword_rank, {similarity} AS similarity,
+           coalesce({score} / nullif({best}, 0), 0) AS keyword_share,
+           CASE WHEN {nearest} > 0 THEN coalesce(greatest({similarity}, 0) / {nearest}, 0) ELSE 0 END
+             AS similarity_share
+    FROM candidates c{joins}),
+  ranked AS (
+    SELECT *, round(((1 - %(weight)s) * keyword_share + %(weight)s * similarity_share)::numeric,
+                    %(digits)s)::float8 AS rank
+    FROM scored WHERE %(min_similarity)s::float8 IS NULL OR similarity >= %(min_similarity)s
+    ORDER BY rank DESC, id LIMIT %(top_k)s)
+SELECT r.*, {_HIT} FROM ranked r JOIN memories_memory m ON m.id = r.id
+JOIN governance_namespace n ON n.id = m.namespace_id ORDER BY r.rank DESC, r.id"""  # noqa: S608
+
+
+def _hit(row: dict[str, Any], request: SearchRequest, weight: float) -> dict[str, Any]:
+    hit: dict[str, Any] = {
+        "memory_key": row["memory_key"],
+        "memory_id": str(row["id"]),
+        "namespace": row["namespace"],
+    }
+    value = None if row["value"] is None else json.loads(row["value"])
+    if row["small"]:
+        hit["value"] = value
+    else:
+        hit["excerpt"] = excerpt(flatten(value), request.query)
+    hit |= {
+        "similarity": None if row["similarity"] is None else round(row["similarity"], 6),
+        "keyword_rank": row["keyword_rank"],
+        "rank_score": row["rank"],
+        "version": row["version"],
+        "tags": row["tags"],
+        "pinned": row["pinned"],
+        "status": row["status"],
+        "created_at": iso(row["created_at"]),
+        "updated_at": iso(row["updated_at"]),
+        "source_class": row["source_class"],
+        "agent": row["agent"],
+        "user_id": row["user_id"],
+        "session_id": row["session_id"],
+    }
+    if request.explain:
+        hit["explain"] = {
+            "keyword_score": round(row["keyword_score"], 6),
+            "keyword_share": round(row["keyword_share"], 6),
+            "similarity_share": round(row["similarity_share"], 6),
+            "weight": weight,
+        }
+    return hit

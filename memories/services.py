@@ -1,0 +1,827 @@
+"""The one write gateway: every change of a memory, from whatever door or sweep, goes through here.
+
+`Gateway` locks rows, judges locks, pins and expected versions, writes the row and its version, keeps the
+two search indexes right, and leaves the audit row; the pipeline gives it one transaction. What comes any
+other way meets the trigger `loom_guard_memory`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+from django.conf import settings
+from django.db import connection
+from pgvector import HalfVector
+
+from governance import services as governance
+from governance.clock import iso
+from governance.locks import RANK, LockState, compare, locked
+from governance.models import Namespace
+from loomsite.ops import AuditEntry, Context, Effect, OpError, invalid, not_found
+from memories.analysis import flatten, search_text, term_frequencies
+from memories.embedders import EmbedderUnavailable, get_embedder, is_zero
+from memories.models import OnExpire, Status
+
+STRIPES = 16
+FILL_JOB = "embedding.fill"
+# Shorter texts than this say too little alone; their key then speaks for them too.
+SHORT_TEXT = 32
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The exact tuple that, with namespace and key, names one lineage. "-" means none."""
+
+    agent: str = "-"
+    user_id: str = "-"
+    session_id: str = "-"
+
+    @classmethod
+    def of(cls, ctx: Context) -> Identity:
+        """The tuple that this call addresses: what was said, else what the token is bound to, else none."""
+        return cls(
+            ctx.agent or ctx.caller.bound_agent or "-",
+            ctx.user_id or ctx.caller.bound_user or "-",
+            ctx.session_id or "-",
+        )
+
+
+@dataclass(frozen=True)
+class State:
+    """What a version keeps. A write is a new State; equal states are a no-op."""
+
+    value: Any
+    content_sha256: str
+    memory_type: str = "semantic"
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict)
+    confidence: float | None = None
+    pinned: bool = False
+    expires_at: datetime | None = None
+    on_expire: str = OnExpire.TOMBSTONE
+    status: str = Status.ACTIVE
+    source_class: str = "local_tool_output"
+    source_trace: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A lineage as it stood when its row lock was taken; clocks judged by the database."""
+
+    id: int
+    key: str
+    identity: Identity
+    version: int
+    state: State
+    lock: LockState
+    governed: bool
+    pinned_by: str
+    overdue: bool
+    """The expiry has fallen due, nothing defers it, and no sweep has come by yet."""
+    doc_len: int | None
+    updated_at: datetime
+
+    @property
+    def served(self) -> bool:
+        """True when reads show it by default."""
+        return self.state.status == Status.ACTIVE and not self.overdue
+
+
+LOCK_IN_FORCE = "(m.lock_mode <> 'none' AND (m.lock_until IS NULL OR m.lock_until > clock_timestamp()))"
+ROW = f"""m.id, m.memory_key, m.agent, m.user_id, m.session_id, m.version, m.value, m.content_sha256,
+  m.memory_type, m.tags, m.metadata, m.confidence, m.pinned, m.expires_at, m.on_expire, m.status,
+  m.source_class, m.source_trace, m.governed, m.pinned_by, m.doc_len, m.updated_at,
+  CASE WHEN {LOCK_IN_FORCE} THEN m.lock_mode ELSE 'none' END, m.lock_reason, m.lock_until, m.locked_by,
+  m.locked_at, coalesce(m.expires_at <= clock_timestamp(), false) AND NOT {LOCK_IN_FORCE}"""
+
+
+def row_from(columns: Sequence[Any]) -> Row:
+    """A Row from the columns of `ROW`."""
+    (
+        id_, key, agent, user_id, session_id, version, value, sha, memory_type, tags, metadata, confidence,
+        pinned, expires_at, on_expire, status, source_class, source_trace, governed, pinned_by, doc_len,
+        updated_at, lock_mode, lock_reason, lock_until, locked_by, locked_at, overdue,
+    ) = columns  # fmt: skip
+    lock = LockState()
+    if lock_mode != "none":
+        lock = LockState(lock_mode, lock_reason, lock_until, locked_by, locked_at)
+    state = State(
+        value=None if value is None else json.loads(value),
+        content_sha256=sha,
+        memory_type=memory_type,
+        tags=tuple(tags),
+        metadata=json.loads(metadata),
+        confidence=confidence,
+        pinned=pinned,
+        expires_at=expires_at,
+        on_expire=on_expire,
+        status=status,
+        source_class=source_class,
+        source_trace=source_trace,
+    )
+    identity = Identity(agent, user_id, session_id)
+    return Row(
+        id_, key, identity, version, state, lock, governed, pinned_by,
+        overdue and status == Status.ACTIVE, doc_len, updated_at,
+    )  # fmt: skip
+
+
+def content_sha256(value: Any) -> str:
+    """SHA-256 of the value's canonical JSON (sorted names, no spaces, UTF-8)."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def embedding_text(key: str, value: Any) -> str:
+    """The text whose meaning is indexed: the value's own, with the key where it says little."""
+    text = flatten(value)
+    return text if len(text) >= SHORT_TEXT else search_text(key, value, ())
+
+
+def embed_all(pairs: Iterable[tuple[str, Any]]) -> dict[str, np.ndarray[Any, Any]] | None:
+    """Vectors by content, computed before the transaction opens; None when no embedding can be had now."""
+    texts = list({embedding_text(key, value) for key, value in pairs})
+    try:
+        vectors = get_embedder().embed(texts)
+    except EmbedderUnavailable:
+        return None
+    return dict(zip(texts, vectors, strict=True))
+
+
+class Gateway:
+    """The writes of one call. `flush` must run before the transaction ends."""
+
+    def __init__(self, ctx: Context, vectors: dict[str, np.ndarray[Any, Any]] | None = None) -> None:
+        assert ctx.namespace_id is not None  # noqa: S101 - the pipeline made or found it
+        self.ctx = ctx
+        self.namespace_id: int = ctx.namespace_id
+        self.vectors = vectors
+        self._reset()
+
+    def _reset(self) -> None:
+        self._versions: list[list[Any]] = []
+        self._postings: list[tuple[int, list[str], list[int], int, bool]] = []
+        self._reindexed: list[int] = []
+        self._embeddings: list[tuple[int, np.ndarray[Any, Any] | None, str]] = []
+        self._unembedded: list[int] = []
+        self._docs = 0
+        self._terms = 0
+
+    # Finding and locking rows
+
+    def exact(self, keys: Sequence[tuple[str, Identity]]) -> dict[tuple[str, Identity], Row]:
+        """The live lineages of exactly these tuples, their rows locked in id order."""
+        wanted = set(keys)
+        names = list({key for key, _ in keys})
+        with connection.cursor() as cursor:
+            if len(wanted) == 1:
+                (key, who) = keys[0]
+                cursor.execute(
+                    f"SELECT {ROW} FROM memories_memory m WHERE m.namespace_id = %s AND m.memory_key = %s "  # noqa: S608
+                    "AND m.agent = %s AND m.user_id = %s AND m.session_id = %s AND m.status <> 'redacted' "
+                    "FOR UPDATE",
+                    [self.namespace_id, key, who.agent, who.user_id, who.session_id],
+                )
+            else:
+                cursor.execute(
+                    f"SELECT {ROW} FROM memories_memory m WHERE m.id IN (SELECT id FROM memories_memory "  # noqa: S608
+                    "WHERE namespace_id = %s AND memory_key = ANY(%s) AND status <> 'redacted' "
+                    "AND (memory_key, agent, user_id, session_id) IN "
+                    "(SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[]))) "
+                    "ORDER BY m.id FOR UPDATE",
+                    [
+                        self.namespace_id, names,
+                        [k for k, _ in wanted], [w.agent for _, w in wanted],
+                        [w.user_id for _, w in wanted], [w.session_id for _, w in wanted],
+                    ],
+                )  # fmt: skip
+            rows = [row_from(columns) for columns in cursor.fetchall()]
+        return {(row.key, row.identity): row for row in rows}
+
+    def by_key(self, key: str, statuses: Sequence[str]) -> Row | None:
+        """The lineage that a call by key means, locked; see `choose`."""
+        from memories.selectors import choose, scope
+
+        where, params = scope(self.ctx)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"SELECT {ROW} FROM memories_memory m WHERE {where} AND m.memory_key = %s "  # noqa: S608
+                "AND m.status <> 'redacted' ORDER BY m.id LIMIT 50 FOR UPDATE",
+                [*params, key],
+            )
+            rows = [row_from(columns) for columns in cursor.fetchall()]
+        shown = [row for row in rows if (Status.DELETED if row.overdue else row.state.status) in statuses]
+        return choose(self.ctx, key, shown)
+
+    def now(self) -> datetime:
+        """The database's present instant."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT clock_timestamp()")
+            return cursor.fetchone()[0]  # type: ignore[no-any-return]
+
+    # Writing
+
+    def write(self, row: Row | None, key: str, who: Identity, state: State, kind: str, **options: Any) -> Row:
+        """Write `state` as the lineage's next version and return the new row; equal states change nothing.
+
+        Raises OpError 423 when the row's lock refuses an effect of the change.
+        """
+        if row is None:
+            fresh = self._insert(key, who, state, kind)
+            if fresh is not None:
+                return fresh
+            # Another transaction made the lineage while we looked; the op judges it anew.
+            made = self.exact([(key, who)]).get((key, who))
+            if made is None:
+                raise OpError("BUSY", f"{key} is being changed by others; try again.", retry_after_s=1)
+            raise _MadeMeanwhile(made)
+        if state == row.state:
+            return row
+        for effect in effects_of(row.state, state):
+            if row.lock.refuses(effect):
+                raise locked(row.lock, effect, self.ctx.op.name, row.key, row.id)
+        return self._update(row, state, kind, **options)
+
+    def materialize_expiry(self, row: Row) -> Row:
+        """Write what an overdue expiry means, so that the history keeps the gap before the next version."""
+        if not row.overdue:
+            return row
+        status = Status.STALE if row.state.on_expire == OnExpire.STALE else Status.DELETED
+        state = replace(row.state, status=status)
+        return self._update(row, state, "expire", reason="expired")
+
+    def _insert(self, key: str, who: Identity, state: State, kind: str) -> Row | None:
+        terms, counts, length = term_frequencies(search_text(key, state.value, state.tags))
+        pinned_by = self.ctx.caller.principal if state.pinned else ""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                """INSERT INTO memories_memory (namespace_id, agent, user_id, session_id, memory_key, value,
+                     content_sha256, memory_type, tags, metadata, confidence, pinned, pinned_by, expires_at,
+                     on_expire, source_class, source_trace, governed, created_at, updated_at, doc_len, status,
+                     version, lock_mode, lock_reason, locked_by)
+                   VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, false,
+                     clock_timestamp(), clock_timestamp(), %s, %s, 1, 'none', '', '')
+                   ON CONFLICT DO NOTHING RETURNING id, updated_at""",
+                [
+                    self.namespace_id, who.agent, who.user_id, who.session_id, key, json.dumps(state.value),
+                    state.content_sha256, state.memory_type, list(state.tags), json.dumps(state.metadata),
+                    state.confidence, state.pinned, pinned_by, state.expires_at, state.on_expire,
+                    state.source_class, state.source_trace, length, state.status,
+                ],
+            )  # fmt: skip
+            found = cursor.fetchone()
+        if found is None:
+            return None
+        row = Row(
+            found[0], key, who, 1, state, LockState(), False, pinned_by, False, length, found[1]
+        )
+        self._note(row, None, kind, "")
+        self._postings.append((row.id, terms, counts, length, state.status == Status.ACTIVE))
+        self._count(None, row)
+        self._embed(row)
+        return row
+
+    def _update(self, row: Row, state: State, kind: str, reason: str = "", governed: bool = False) -> Row:
+        old = row.state
+        length = row.doc_len
+        text_moved = (state.content_sha256, state.tags) != (old.content_sha256, old.tags)
+        if text_moved:
+            terms, counts, length = term_frequencies(search_text(row.key, state.value, state.tags))
+        if state.pinned:
+            pinned_by = row.pinned_by if old.pinned else self.ctx.caller.principal
+        else:
+            pinned_by = ""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                """UPDATE memories_memory SET value = %s, content_sha256 = %s, memory_type = %s, tags = %s,
+                     metadata = %s, confidence = %s, pinned = %s, pinned_by = %s, expires_at = %s,
+                     on_expire = %s, source_class = %s, source_trace = %s, status = %s, governed = %s,
+                     doc_len = %s, version = version + 1, updated_at = clock_timestamp()
+                   WHERE id = %s RETURNING version, updated_at""",
+                [
+                    json.dumps(state.value), state.content_sha256, state.memory_type, list(state.tags),
+                    json.dumps(state.metadata), state.confidence, state.pinned, pinned_by, state.expires_at,
+                    state.on_expire, state.source_class, state.source_trace, state.status, governed, length,
+                    row.id,
+                ],
+            )  # fmt: skip
+            version, updated_at = cursor.fetchone()
+            was_active, is_active = old.status == Status.ACTIVE, state.status == Status.ACTIVE
+            if not text_moved and was_active != is_active:
+                cursor.execute(
+                    "UPDATE memories_posting SET active = %s WHERE memory_id = %s", [is_active, row.id]
+                )
+        fresh = replace(
+            row, version=version, state=state, governed=governed, pinned_by=pinned_by, overdue=False,
+            doc_len=length, updated_at=updated_at,
+        )  # fmt: skip
+        self._note(fresh, row, kind, reason)
+        if text_moved:
+            self._reindexed.append(row.id)
+            # A batch may write one key twice: only the last text may be indexed.
+            self._postings = [posting for posting in self._postings if posting[0] != row.id]
+            self._postings.append((row.id, terms, counts, length or 0, is_active))
+        self._count(row, fresh)
+        if state.content_sha256 != old.content_sha256:
+            self._embed(fresh)
+        return fresh
+
+    def _note(self, row: Row, before: Row | None, kind: str, reason: str) -> None:
+        ctx, state = self.ctx, row.state
+        why = reason or ctx.reason
+        self._versions.append(
+            [
+                row.id, row.version, kind, state.status, json.dumps(state.value), state.content_sha256,
+                state.memory_type, list(state.tags), json.dumps(state.metadata), state.confidence,
+                state.pinned, state.expires_at, state.on_expire, state.source_class, state.source_trace,
+                ctx.caller.principal, ctx.caller.token_prefix, ctx.agent or ctx.caller.bound_agent or "",
+                why, ctx.request_id, row.updated_at,
+            ]
+        )  # fmt: skip
+        ctx.record(
+            AuditEntry(
+                target=row.key,
+                before_version=before.version if before else None,
+                after_version=row.version,
+                before_sha256=before.state.content_sha256 if before else "",
+                after_sha256=state.content_sha256,
+                reason=why,
+                detail={"memory_id": str(row.id), "kind": kind, "status": state.status},
+            )
+        )
+
+    def _count(self, before: Row | None, after: Row) -> None:
+        """Move the corpus statistics from what the row counted for to what it counts for now."""
+        if before is not None and before.state.status == Status.ACTIVE:
+            self._docs -= 1
+            self._terms -= before.doc_len or 0
+        if after.state.status == Status.ACTIVE:
+            self._docs += 1
+            self._terms += after.doc_len or 0
+
+    def _embed(self, row: Row) -> None:
+        self._embeddings = [known for known in self._embeddings if known[0] != row.id]
+        self._unembedded = [known for known in self._unembedded if known != row.id]
+        if self.vectors is None:
+            self._unembedded.append(row.id)
+            self._embeddings.append((row.id, None, row.state.content_sha256))
+            return
+        vector = self.vectors[embedding_text(row.key, row.state.value)]
+        kept = None if is_zero(vector) else vector
+        self._embeddings.append((row.id, kept, row.state.content_sha256))
+
+    def flush(self) -> None:
+        """Write versions, postings, vectors and statistics that the writes of this call left."""
+        with connection.cursor() as cursor:
+            if self._versions:
+                marks = "(" + ",".join(["%s"] * len(self._versions[0])) + ")"
+                cursor.execute(
+                    "INSERT INTO memories_memoryversion (memory_id, version, kind, status, value, "  # noqa: S608
+                    "content_sha256, memory_type, tags, metadata, confidence, pinned, expires_at, on_expire, "
+                    "source_class, source_trace, principal, token_prefix, agent, reason, request_id, at) "
+                    "VALUES " + ",".join([marks] * len(self._versions)),
+                    [value for version in self._versions for value in version],
+                )
+            if self._reindexed:
+                cursor.execute("DELETE FROM memories_posting WHERE memory_id = ANY(%s)", [self._reindexed])
+            if self._postings:
+                cursor.execute(
+                    "INSERT INTO memories_posting (namespace_id, memory_id, term, tf, doc_len, active) "
+                    "SELECT %s, * FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::int[], %s::bool[])",
+                    [
+                        self.namespace_id,
+                        [id_ for id_, terms, _, _, _ in self._postings for _ in terms],
+                        [term for _, terms, _, _, _ in self._postings for term in terms],
+                        [count for _, _, counts, _, _ in self._postings for count in counts],
+                        [length for _, terms, _, length, _ in self._postings for _ in terms],
+                        [active for _, terms, _, _, active in self._postings for _ in terms],
+                    ],
+                )
+            self._flush_embeddings(cursor)
+            if self._docs or self._terms:
+                cursor.execute(
+                    "INSERT INTO memories_corpusstripe AS s (namespace_id, stripe, docs, terms) "
+                    "VALUES (%s, pg_backend_pid() %% %s, %s, %s) ON CONFLICT (namespace_id, stripe) "
+                    "DO UPDATE SET docs = s.docs + excluded.docs, terms = s.terms + excluded.terms",
+                    [self.namespace_id, STRIPES, self._docs, self._terms],
+                )
+        if self._unembedded:
+            self.ctx.degraded.append("embedding")
+            governance.job_create(ctx=self.ctx, kind=FILL_JOB, input={"memory_ids": self._unembedded})
+        self._reset()
+
+    def _flush_embeddings(self, cursor: Any) -> None:
+        gone = [id_ for id_, vector, _ in self._embeddings if vector is None]
+        kept = [(id_, vector, sha) for id_, vector, sha in self._embeddings if vector is not None]
+        if gone:
+            cursor.execute("DELETE FROM memories_embedding WHERE memory_id = ANY(%s)", [gone])
+        if kept:
+            embedder = get_embedder()
+            write_embeddings(
+                cursor, self.namespace_id, embedder.name,
+                [(id_, np.asarray(vector), sha) for id_, vector, sha in kept],
+            )  # fmt: skip
+
+
+class _MadeMeanwhile(Exception):
+    """The lineage appeared between the look and the insert; the op judges it anew."""
+
+    def __init__(self, row: Row) -> None:
+        super().__init__(row.key)
+        self.row = row
+
+
+def write_embeddings(
+    cursor: Any, namespace_id: int, embedder: str, rows: Sequence[tuple[int, np.ndarray[Any, Any], str]]
+) -> None:
+    """Store or replace vectors (float32[dim], stored as halfvec) with the embedder's name and dimension."""
+    cursor.execute(
+        "INSERT INTO memories_embedding (memory_id, namespace_id, embedder, dim, vector, content_sha256) "  # noqa: S608
+        "VALUES "
+        + ",".join(["(%s, %s, %s, %s, %s::halfvec, %s)"] * len(rows))
+        + " ON CONFLICT (memory_id) DO UPDATE SET embedder = excluded.embedder, dim = excluded.dim, "
+        "vector = excluded.vector, content_sha256 = excluded.content_sha256",
+        [
+            item
+            for id_, vector, sha in rows
+            for item in (id_, namespace_id, embedder, len(vector), HalfVector(vector).to_text(), sha)
+        ],
+    )
+
+
+def effects_of(old: State, new: State) -> list[Effect]:
+    """What a change does to a governed row; the weightiest effect first."""
+    effects = []
+    if new.status != old.status and new.status != Status.ACTIVE:
+        effects.append(Effect.EXISTENCE)
+    if _kept(old) != _kept(new) or (new.status != old.status and new.status == Status.ACTIVE):
+        effects.append(Effect.VALUE)
+    if (old.expires_at, old.on_expire) != (new.expires_at, new.on_expire):
+        later = new.expires_at is None or (old.expires_at is not None and new.expires_at >= old.expires_at)
+        moved = new.expires_at != old.expires_at
+        effects.append(Effect.EXPIRY_LATER if later and moved else Effect.EXPIRY_EARLIER)
+    return effects
+
+
+def _kept(state: State) -> tuple[Any, ...]:
+    return (
+        state.content_sha256, state.memory_type, state.tags, state.metadata, state.confidence, state.pinned,
+        state.source_class, state.source_trace,
+    )  # fmt: skip
+
+
+# Ops
+
+
+@dataclass(frozen=True)
+class SetRequest:
+    """One `memory.set`, as asked: `given` names the fields that the caller sent."""
+
+    key: str
+    who: Identity
+    value: Any
+    given: frozenset[str]
+    memory_type: str | None = None
+    tags: tuple[str, ...] | None = None
+    metadata: dict[str, Any] | None = None
+    confidence: float | None = None
+    ttl_seconds: int | None = None
+    clear_expiry: bool = False
+    on_expire: str | None = None
+    pinned: bool | None = None
+    if_match_sha256: str | None = None
+    source_class: str = "local_tool_output"
+    source_trace: str | None = None
+
+
+def memory_set(gate: Gateway, request: SetRequest, row: Row | None) -> dict[str, Any]:
+    """Set one key: a new lineage, a next version, a revival, or a no-op."""
+    try:
+        return _memory_set(gate, request, row)
+    except _MadeMeanwhile as made:
+        return _memory_set(gate, request, made.row)
+
+
+def _memory_set(gate: Gateway, request: SetRequest, row: Row | None) -> dict[str, Any]:
+    sha = content_sha256(request.value)
+    if request.key.startswith("fact:"):
+        raise OpError(
+            "MANAGED_KEY", "Keys beginning `fact:` belong to facts; use fact.remember.", memory_key=request.key
+        )
+    if request.if_match_sha256 is not None:
+        current = row.state.content_sha256 if row is not None and row.served else None
+        if current != request.if_match_sha256:
+            raise _moved(request.key, row, request.if_match_sha256)
+    if row is not None and row.governed and row.state.status in _RETIRED:
+        raise OpError(
+            "GOVERNED_KEY",
+            f"{request.key} was {row.state.status} by governance, and a save does not revive it. "
+            "A reviewer restores it in the console.",
+            memory_key=request.key,
+            memory_id=str(row.id),
+            status=row.state.status,
+        )
+    if row is not None:
+        row = gate.materialize_expiry(row)
+    _refuse_pinned(gate, request, row, sha)
+    state = _wanted(gate, request, row, sha)
+    revived = row is not None and row.state.status != Status.ACTIVE
+    fresh = gate.write(row, request.key, request.who, state, "set")
+    return {
+        "memory_key": fresh.key,
+        "memory_id": str(fresh.id),
+        "namespace": gate.ctx.namespace,
+        "version": fresh.version,
+        "content_sha256": fresh.state.content_sha256,
+        "status": fresh.state.status,
+        "pinned": fresh.state.pinned,
+        "noop": fresh is row,
+        "revived": revived,
+        "duplicate_of": _duplicate_of(gate, fresh),
+    }
+
+
+_RETIRED = frozenset({Status.DELETED, Status.REJECTED, Status.ARCHIVED})
+
+
+def _moved(key: str, row: Row | None, expected: str) -> OpError:
+    shown = row if row is not None and row.served else None
+    return OpError(
+        "VERSION_CONFLICT",
+        f"{key} is not what it was when you read it; read it again with memory.get and decide anew.",
+        memory_key=key,
+        expected_sha256=expected,
+        current_sha256=shown.state.content_sha256 if shown else None,
+        current_version=shown.version if shown else None,
+    )
+
+
+def _wanted(gate: Gateway, request: SetRequest, row: Row | None, sha: str) -> State:
+    """The state that the request asks for: what it omits keeps its value, null clears."""
+    revived = row is not None and row.state.status != Status.ACTIVE
+    base = row.state if row is not None else State(value=None, content_sha256="")
+    given = request.given
+    # A revived memory must not die of the expiry that ended it.
+    expires_at = None if revived else base.expires_at
+    if request.clear_expiry or ("ttl_seconds" in given and request.ttl_seconds is None):
+        expires_at = None
+    elif request.ttl_seconds is not None:
+        expires_at = gate.now() + timedelta(seconds=request.ttl_seconds)
+    return State(
+        value=request.value,
+        content_sha256=sha,
+        memory_type=request.memory_type or base.memory_type,
+        tags=(request.tags or ()) if "tags" in given else base.tags,
+        metadata=(request.metadata or {}) if "metadata" in given else base.metadata,
+        confidence=request.confidence if "confidence" in given else base.confidence,
+        pinned=base.pinned if request.pinned is None else request.pinned,
+        expires_at=expires_at,
+        on_expire=request.on_expire or base.on_expire,
+        status=Status.ACTIVE,
+        # A repeated save of the same content must stay a no-op: the source moves with the content only.
+        source_class=base.source_class if sha == base.content_sha256 else request.source_class,
+        source_trace=base.source_trace if request.source_trace is None else request.source_trace,
+    )
+
+
+def _refuse_pinned(gate: Gateway, request: SetRequest, row: Row | None, sha: str) -> None:
+    """409 when a pinned value of this key, visible to the writer, would be contradicted."""
+    me = gate.ctx.caller.principal
+    if row is not None and row.state.pinned and row.served:
+        if row.pinned_by != me and row.state.content_sha256 != sha:
+            raise _pinned(row.key, row.id, row.pinned_by, row.state.value, request.value)
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT m.id, m.value, m.pinned_by FROM memories_memory m WHERE m.namespace_id = %s "
+            "AND m.memory_key = %s AND m.pinned AND m.status = 'active' AND m.id <> %s "
+            "AND m.agent IN ('-', %s) AND m.user_id IN ('-', %s) AND m.session_id IN ('-', %s) "
+            "AND m.content_sha256 <> %s ORDER BY m.id LIMIT 1",
+            [
+                gate.namespace_id, request.key, row.id if row else 0, request.who.agent, request.who.user_id,
+                request.who.session_id, sha,
+            ],
+        )  # fmt: skip
+        other = cursor.fetchone()
+    if other is not None:
+        raise _pinned(request.key, other[0], other[2], json.loads(other[1]), request.value)
+
+
+def _pinned(key: str, memory_id: int, by: str, value: Any, offered: Any) -> OpError:
+    return OpError(
+        "PINNED_CONFLICT",
+        f"{key} is pinned by {by or 'another writer'} with another value; nothing was stored. Ask them, or "
+        "store yours under another key.",
+        memory_key=key,
+        memory_id=str(memory_id),
+        pinned_by=by,
+        pinned_value=value,
+        offered_value=offered,
+    )
+
+
+def _duplicate_of(gate: Gateway, row: Row) -> str | None:
+    """Another visible key with the same content: said, not merged."""
+    from memories.selectors import scope
+
+    where, params = scope(gate.ctx, reading=True)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT m.memory_key FROM memories_memory m WHERE {where} AND m.content_sha256 = %s "  # noqa: S608
+            "AND m.status = 'active' AND m.memory_key <> %s ORDER BY m.id LIMIT 1",
+            [*params, row.state.content_sha256, row.key],
+        )
+        found = cursor.fetchone()
+    return found[0] if found else None
+
+
+def memory_update(
+    gate: Gateway, key: str, value: Any, if_match_sha256: str | None
+) -> tuple[Row | None, bool]:
+    """Replace the value of a memory that exists; (row, changed), or (None, False) when there is none."""
+    row = gate.by_key(key, (Status.ACTIVE,))
+    if row is None:
+        if if_match_sha256 is not None:
+            raise _moved(key, None, if_match_sha256)
+        return None, False
+    if if_match_sha256 is not None and row.state.content_sha256 != if_match_sha256:
+        raise _moved(key, row, if_match_sha256)
+    sha = content_sha256(value)
+    me = gate.ctx.caller.principal
+    if row.state.pinned and row.pinned_by != me and sha != row.state.content_sha256:
+        raise _pinned(row.key, row.id, row.pinned_by, row.state.value, value)
+    fresh = gate.write(row, row.key, row.identity, replace(row.state, value=value, content_sha256=sha), "update")
+    return fresh, fresh is not row
+
+
+def memory_delete(gate: Gateway, key: str) -> tuple[Row | None, bool]:
+    """Tombstone a memory; (row, changed). A deleted key is a no-op."""
+    row = gate.by_key(key, (Status.ACTIVE, Status.STALE, Status.SUPERSEDED))
+    if row is None:
+        return gate.by_key(key, (Status.DELETED,)), False
+    fresh = gate.write(row, row.key, row.identity, replace(row.state, status=Status.DELETED), "delete")
+    return fresh, True
+
+
+def recoverable_until(row: Row) -> datetime:
+    """Until when a tombstone can be restored."""
+    return row.updated_at + timedelta(days=settings.LOOM_TOMBSTONE_DAYS)
+
+
+def memory_restore(gate: Gateway, key: str) -> tuple[Row, bool]:
+    """Undo an ordinary tombstone as a new version; an active memory is a no-op."""
+    row = gate.by_key(key, (Status.DELETED,))
+    if row is None:
+        active = gate.by_key(key, (Status.ACTIVE,))
+        if active is not None:
+            return active, False
+        raise not_found(f"{key}: nothing deleted stands under this key; memory.history shows its versions.")
+    if row.governed:
+        raise OpError(
+            "FORBIDDEN",
+            f"{key} was deleted by governance; a reviewer restores it in the console.",
+            memory_key=key,
+            status=row.state.status,
+        )
+    if not row.overdue and gate.now() >= recoverable_until(row):
+        raise not_found(f"{key}: its time to be restored ended on {iso(recoverable_until(row))}.")
+    row = gate.materialize_expiry(row)
+    state = replace(row.state, status=Status.ACTIVE, expires_at=None)
+    return gate.write(row, row.key, row.identity, state, "restore"), True
+
+
+@dataclass(frozen=True)
+class LockRequest:
+    """A lock as asked; `until` is absolute by now."""
+
+    mode: str
+    reason: str
+    until: datetime | None
+
+
+def lock_until(gate: Gateway, until: datetime | None, ttl_seconds: int | None) -> datetime | None:
+    """The end of a lock by the database clock. OpError 400 for an end that has passed."""
+    if ttl_seconds is not None:
+        return gate.now() + timedelta(seconds=ttl_seconds)
+    if until is not None and until <= gate.now():
+        raise invalid("until", "lies in the past by the server's clock; give a later one, or none.")
+    return until
+
+
+def memory_lock(gate: Gateway, key: str, request: LockRequest) -> tuple[Row, bool]:
+    """Lock a memory or tighten its lock; (row, changed).
+
+    Raises OpError 404 for a key that is not there, 403 for anything weaker than the lock in force.
+    """
+    row = gate.by_key(key, tuple(s for s in Status.values if s not in (Status.DELETED, Status.REDACTED)))
+    if row is None:
+        raise not_found(f"{key}: no such memory here; memory.list shows the keys.")
+    old = row.lock
+    if old.mode != "none":
+        by_mode, by_end = compare(request.mode, request.until, old.mode, old.until)
+        if by_mode < 0 or by_end < 0:
+            raise OpError(
+                "FORBIDDEN",
+                f"{key} is locked {old.mode} until {iso(old.until) or 'it is loosened'}; a lock is only "
+                "tightened here. An admin of the namespace loosens it in the console under Locks.",
+                memory_key=key, mode=old.mode, reason=old.reason, until=iso(old.until),
+            )  # fmt: skip
+        if by_mode == 0 and by_end == 0:
+            return row, False
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE memories_memory SET lock_mode = %s, lock_reason = %s, lock_until = %s, locked_by = %s, "
+            "locked_at = clock_timestamp() WHERE id = %s RETURNING locked_at",
+            [request.mode, request.reason, request.until, gate.ctx.caller.principal, row.id],
+        )
+        locked_at = cursor.fetchone()[0]
+    state = LockState(request.mode, request.reason, request.until, gate.ctx.caller.principal, locked_at)
+    _record_lock(gate, row, state, request.reason)
+    return replace(row, lock=state), True
+
+
+def memory_unlock(gate: Gateway, key: str, reason: str) -> tuple[Row, bool]:
+    """Take a lock away; (row as it was, changed). The pipeline has checked that an admin asks."""
+    row = gate.by_key(key, tuple(s for s in Status.values if s != Status.REDACTED))
+    if row is None:
+        raise not_found(f"{key}: no such memory here; memory.list shows the keys.")
+    if row.lock.mode == "none":
+        return row, False
+    with connection.cursor() as cursor:
+        # The trigger lets a lock in force be loosened for this row only, and only in this transaction.
+        cursor.execute("SELECT set_config('loom.loosen', %s, true)", [str(row.id)])
+        cursor.execute(
+            "UPDATE memories_memory SET lock_mode = 'none', lock_reason = '', lock_until = NULL, "
+            "locked_by = '', locked_at = NULL WHERE id = %s",
+            [row.id],
+        )
+        cursor.execute("SELECT set_config('loom.loosen', '', true)")
+    _record_lock(gate, row, LockState(), reason)
+    return row, True
+
+
+def _record_lock(gate: Gateway, row: Row, state: LockState, reason: str) -> None:
+    gate.ctx.record(
+        AuditEntry(
+            target=row.key,
+            before_version=row.version,
+            after_version=row.version,
+            before_sha256=row.state.content_sha256,
+            after_sha256=row.state.content_sha256,
+            reason=reason,
+            detail={
+                "memory_id": str(row.id),
+                "lock_before": {"mode": row.lock.mode, "until": iso(row.lock.until)},
+                "lock_after": {"mode": state.mode, "until": iso(state.until)},
+            },
+        )
+    )
+
+
+def expire_due(limit: int = 500) -> int:
+    """Apply `on_expire` to what is overdue, namespace by namespace; how many memories were swept.
+
+    A lock in force defers it: the row stays, served, until the lock ends or is loosened.
+    """
+    from django.db import transaction
+
+    from governance import audit
+
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT DISTINCT m.namespace_id FROM memories_memory m WHERE m.status = 'active' "  # noqa: S608
+            f"AND m.expires_at <= clock_timestamp() AND NOT {LOCK_IN_FORCE} LIMIT 1000"
+        )
+        namespace_ids = [row[0] for row in cursor.fetchall()]
+    swept = 0
+    for namespace in Namespace.objects.select_related("org").filter(pk__in=namespace_ids):
+        with transaction.atomic():
+            ctx = governance.system_context(
+                org=namespace.org, namespace=namespace, op_name="memory.expire"
+            )
+            gate = Gateway(ctx)
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    f"SELECT {ROW} FROM memories_memory m WHERE m.namespace_id = %s "  # noqa: S608
+                    f"AND m.status = 'active' AND m.expires_at <= clock_timestamp() AND NOT {LOCK_IN_FORCE} "
+                    "ORDER BY m.id LIMIT %s FOR UPDATE SKIP LOCKED",
+                    [namespace.pk, limit],
+                )
+                rows = [row_from(columns) for columns in cursor.fetchall()]
+            for row in rows:
+                gate.materialize_expiry(row)
+            gate.flush()
+            audit.append(ctx, ctx.audit)
+            swept += len(rows)
+    return swept
+
+
+def lock_rank(mode: str) -> int:
+    """How firm a mode is; none is 0."""
+    return RANK[mode]

@@ -1,0 +1,22 @@
+"""Celery tasks and job handlers: a few lines that call a service."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import shared_task
+
+from governance.jobs import JobRun, job
+from memories import embedding_fill, services
+
+
+@shared_task(name="memories.expire_due")  # type: ignore[untyped-decorator]
+def expire_due() -> None:
+    """Apply what has fallen due."""
+    services.expire_due()
+
+
+@job(services.FILL_JOB)
+def fill(run: JobRun) -> dict[str, Any]:
+    """Embed what could not be embedded when it was written."""
+    return embedding_fill.embedding_fill(run)
