@@ -13,5 +13,5 @@ urlpatterns = [
     path("v1/openapi.json", docs.openapi_json),
     path("v1/docs", docs.index),
     path("v1/<str:op>", rest.OpView.as_view()),
-    path("admin/", admin.site.urls),
+    path("console/", admin.site.urls),
 ]
