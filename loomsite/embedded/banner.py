@@ -8,7 +8,7 @@ from typing import Any
 from loomsite.embedded.home import Home
 from loomsite.embedded.ports import Address
 
-CONSOLE_PATH = "/admin/"
+CONSOLE_PATH = "/console/"
 
 
 def connection(web: Address, mcp: Address, owner: dict[str, Any]) -> dict[str, str]:
