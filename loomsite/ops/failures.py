@@ -12,36 +12,39 @@ ANY_CALL = (
     "INTERNAL", "BUSY",
 )  # fmt: skip
 HTTP_ONLY = ("UNKNOWN_OP", "METHOD_NOT_ALLOWED", "UNSUPPORTED_MEDIA_TYPE")
-_KEYED = ("AMBIGUOUS_KEY", "MANAGED_KEY")
-_GOVERNED = ("VERSION_CONFLICT", "GOVERNED_KEY", "PINNED_CONFLICT", "INVALID_TRANSITION", "LOCKED")
 _BY_FIELD = {
+    "if_match_sha256": "VERSION_CONFLICT",
+    "expected_versions": "VERSION_CONFLICT",
     "confirm_destructive": "CONFIRM_REQUIRED",
-    "expected_versions": "EXPECTED_VERSIONS",
     "valid_from": "VALID_FROM_REQUIRED",
 }
-
-
-def changes_governed_row(op: Op) -> bool:
-    """True for an op whose effects the lock matrix judges."""
-    return bool(op.effects - {Effect.NONE})
+_BY_EFFECT = {
+    Effect.VALUE: ("GOVERNED_KEY", "PINNED_CONFLICT", "MANAGED_KEY", "LOCKED"),
+    Effect.EXPIRY_EARLIER: ("LOCKED",),
+    Effect.EXPIRY_LATER: ("LOCKED",),
+    Effect.EXISTENCE: ("GOVERNED_KEY", "MANAGED_KEY", "INVALID_TRANSITION", "LOCKED"),
+    Effect.LOCK: (),
+    Effect.NONE: (),
+}
+_BY_APP = {
+    "fact": ("FACT_CONFLICT", "SUPERSEDED", "NOT_CORRECTABLE"),
+    "procedure": ("REVISION_PENDING", "REJECTED_TOPOLOGY", "USE_REVISE"),
+}
 
 
 def specific_codes(op: Op) -> tuple[str, ...]:
     """The codes that tell this op apart from a mere lookup, in the order of `CODES`."""
-    codes: set[str] = set()
+    codes = {code for name, code in _BY_FIELD.items() if name in op.fields}
+    codes.update(code for effect in op.effects for code in _BY_EFFECT[effect])
+    codes.update(_BY_APP.get(op.name.split(".", 1)[0], ()))
     if "memory_key" in op.fields:
-        codes.update(_KEYED)
+        codes.add("AMBIGUOUS_KEY")
+    if "expected_versions" in op.fields:
+        codes.add("EXPECTED_VERSIONS")
     if not op.is_read:
         codes.add("IDEMPOTENCY_CONFLICT")
-    if changes_governed_row(op):
-        codes.update(_GOVERNED)
     if op.after_commit is not None:
         codes.add("NO_WORKER")
-    if op.name.startswith("fact."):
-        codes.update(("FACT_CONFLICT", "SUPERSEDED", "NOT_CORRECTABLE"))
-    if op.name.startswith("procedure."):
-        codes.update(("REVISION_PENDING", "REJECTED_TOPOLOGY", "USE_REVISE"))
-    codes.update(code for name, code in _BY_FIELD.items() if name in op.fields)
     return tuple(code for code in CODES if code in codes)
 
 

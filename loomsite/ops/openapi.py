@@ -36,18 +36,25 @@ _IDEMPOTENCY_KEY = {
     "with another body it is 409 IDEMPOTENCY_CONFLICT.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
 }
-_ANSWER_HEADERS = {
+_HEADERS: Document = {
     "X-Request-ID": {"description": "The request's id.", "schema": {"type": "string"}},
     "Server-Timing": {
         "description": "Milliseconds, in all and in the database.",
         "schema": {"type": "string"},
     },
+    "Idempotent-Replayed": {"description": "`true` for a stored answer.", "schema": {"type": "string"}},
+    "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}},
+    "Allow": {"description": "The method to use.", "schema": {"type": "string"}},
 }
 _DETAIL: Document = {
     "type": "object",
     "required": ["code", "message", "category", "retryable", "request_id"],
     "properties": {
-        "code": {"type": "string", "enum": list(CODES)},
+        "code": {
+            "type": "string",
+            "enum": list(CODES),
+            "description": "\n".join(f"- `{name}`: {code.meaning}" for name, code in CODES.items()),
+        },
         "message": {"type": "string"},
         "category": {"type": "string", "enum": sorted({code.category for code in CODES.values()})},
         "retryable": {"type": "boolean"},
@@ -71,23 +78,26 @@ _DETAIL: Document = {
 
 
 def _error(status: int, codes: list[str]) -> Document:
-    said = "\n".join(f"- `{code}`: {CODES[code].meaning}" for code in codes)
-    headers: Document = {"X-Request-ID": _ANSWER_HEADERS["X-Request-ID"]}
+    headers: Document = {"X-Request-ID": _header("X-Request-ID")}
     if status in (429, 503):
-        headers["Retry-After"] = {"description": "Seconds to wait.", "schema": {"type": "integer"}}
+        headers["Retry-After"] = _header("Retry-After")
     if status == 405:
-        headers["Allow"] = {"description": "The method to use.", "schema": {"type": "string"}}
+        headers["Allow"] = _header("Allow")
     return {
-        "description": said,
+        "description": ", ".join(f"`{code}`" for code in codes),
         "headers": headers,
         "content": {"application/json": {"schema": {"$ref": _REF.format(model="Refusal")}}},
     }
 
 
+def _header(name: str) -> Document:
+    return {"$ref": f"#/components/headers/{name}"}
+
+
 def _responses(op: Op, output: Document) -> Document:
     content = {"application/json": {"schema": output}}
-    replayed = {"description": "`true` when a stored answer was replayed.", "schema": {"type": "string"}}
-    headers = _ANSWER_HEADERS if op.is_read else {**_ANSWER_HEADERS, "Idempotent-Replayed": replayed}
+    names = ["X-Request-ID", "Server-Timing", *([] if op.is_read else ["Idempotent-Replayed"])]
+    headers = {name: _header(name) for name in names}
     responses: Document = {"200": {"description": "Done.", "headers": headers, "content": content}}
     if not op.is_read:
         responses["202"] = {
@@ -102,13 +112,19 @@ def _responses(op: Op, output: Document) -> Document:
     return responses
 
 
+def _parameter(name: str) -> Document:
+    return {"$ref": f"#/components/parameters/{name}"}
+
+
 def _operation(op: Op, body: Document, output: Document) -> Document:
     return {
         "operationId": op.tool_name,
         "tags": [op.name.split(".", 1)[0]],
         "summary": op.summary,
         "description": str(op.text).replace("\n", "\n\n"),
-        "parameters": [_REQUEST_ID] if op.is_read else [_REQUEST_ID, _IDEMPOTENCY_KEY],
+        "parameters": [
+            _parameter(name) for name in (("RequestId",) if op.is_read else ("RequestId", "IdempotencyKey"))
+        ],
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": _responses(op, output),
         "x-role": op.role.label,
@@ -171,9 +187,11 @@ def document(ops: list[Op] | None = None) -> Document:
                 "bearer": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "Made in the console. In single-user mode calls from this machine need none.",
+                    "description": "Made in the console; not needed on this machine in single-user mode.",
                 }
             },
+            "parameters": {"RequestId": _REQUEST_ID, "IdempotencyKey": _IDEMPOTENCY_KEY},
+            "headers": _HEADERS,
             "schemas": dict(sorted(schemas.items())),
         },
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from loomsite.ops.errors import CODES
@@ -89,12 +90,9 @@ def _cell(text: object) -> str:
     return str(text).replace("|", "\\|").replace("\n", " ")
 
 
-def _table(head: list[str], lines: list[list[object]]) -> str:
-    rows = [head, ["---"] * len(head), *lines]
-    return "\n".join(
-        "| " + " | ".join(_cell(cell) if i != 1 else str(cell) for cell in row) + " |"
-        for i, row in enumerate(rows)
-    )
+def _table(head: list[str], lines: Sequence[Sequence[object]]) -> str:
+    rows: list[Sequence[object]] = [head, ["---"] * len(head), *lines]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows)
 
 
 def page(op: Op) -> str:
