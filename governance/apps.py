@@ -1,6 +1,11 @@
 """App configuration of governance."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate, pre_migrate
 
 
 class GovernanceConfig(AppConfig):
@@ -8,3 +13,33 @@ class GovernanceConfig(AppConfig):
 
     name = "governance"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Bound every statement of the database role, and free migrations of the bound."""
+        pre_migrate.connect(_unbound, sender=self)
+        post_migrate.connect(_bound, sender=self)
+
+
+def _unbound(using: str, **_: Any) -> None:
+    """A migration may build an index for an hour; only its own session is freed of the timeout."""
+    from django.db import connections
+
+    with connections[using].cursor() as cursor:
+        cursor.execute("SET statement_timeout = 0")
+
+
+def _bound(using: str, **_: Any) -> None:
+    """Timeouts as defaults of the role in this database: they hold behind a pooler too, where nothing may
+    rely on what a session has set.
+    """
+    from django.conf import settings
+    from django.db import connections
+
+    connection = connections[using]
+    name = connection.ops.quote_name(str(connection.settings_dict["NAME"]))
+    limit = int(settings.LOOM_STATEMENT_TIMEOUT_MS)
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {name} SET statement_timeout = {limit}")
+        cursor.execute(
+            f"ALTER ROLE CURRENT_USER IN DATABASE {name} SET idle_in_transaction_session_timeout = {2 * limit}"
+        )
