@@ -91,6 +91,7 @@ SELECT 'CREATE DATABASE loom OWNER loom'
  WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = 'loom') \gexec
 """
 HBA = "# Written by Loomsite at each start.\nlocal all all scram-sha-256\n"
+HBA_RESET = f"# A lost password is being replaced.\nlocal postgres {ADMIN_ROLE} trust\n"
 
 
 def binaries() -> Path:
@@ -121,16 +122,18 @@ def _literal(text: str) -> str:
 
 
 def last_complaint(log: Path) -> str:
-    """The last FATAL, PANIC or error line of a log, for the one line a person reads."""
+    """What a log complained of last, for the one line a person reads."""
     try:
-        lines = log.read_text(errors="replace").splitlines()[-60:]
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines()[-60:] if line.strip()]
     except OSError:
         return "no log"
-    for pattern in (r"\b(?:FATAL|PANIC):", r"\b(?:ERROR|error|could not|invalid)\b"):
-        for line in reversed(lines):
-            if re.search(pattern, line):
-                return re.sub(r"^.*?\b(?=FATAL|PANIC|ERROR|initdb:)", "", line).strip()
-    return lines[-1].strip() if lines else "the log is empty"
+    for pattern in (r"\b(?:FATAL|PANIC):", r"\b\w*(?:ERROR|Error|error):?\b|\bcould not\b"):
+        for number in reversed(range(len(lines))):
+            if re.search(pattern, lines[number]):
+                # PostgreSQL says "the file contains errors" last and which ones before.
+                cause = lines[number - 1] if "contains errors" in lines[number] and number else lines[number]
+                return re.sub(r"^.*?\b(?=(?:FATAL|PANIC|ERROR|LOG): |initdb:)", "", cause)
+    return lines[-1] if lines else "the log is empty"
 
 
 class Postgres:
@@ -148,6 +151,7 @@ class Postgres:
         self.socket_dir = socket_root / "pg"
         self.account: Account | None = None
         self.secret = ""
+        self.secret_lost = False
 
     def url(self, database: str = DATABASE, role: str = ROLE) -> str:
         """The address for LOOM_DATABASE_URL; it holds the password."""
@@ -167,8 +171,7 @@ class Postgres:
         self.socket_dir.mkdir(mode=0o700, exist_ok=True)
         if self.account is not None:
             give(self.socket_dir, self.account)
-        self._write_hba()
-        self.secret = self._read_secret()
+        self._read_secret()
 
     def _check_version(self) -> None:
         version_file = self.data / "PG_VERSION"
@@ -181,13 +184,13 @@ class Postgres:
                 "backup into a new LOOM_HOME, or set LOOM_DATABASE_URL."
             )
 
-    def _run(self, command: list[str], account: Account | None, stdin: str = "") -> None:
+    def _run(self, command: list[str], account: Account | None) -> None:
         """Run a tool to its end, its output in the log. Raises EmbeddedError with its complaint."""
         environment = _server_environment()
         with self.log.open("ab") as log:
             result = subprocess.run(
                 command,
-                input=stdin.encode(),
+                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=environment,
@@ -248,29 +251,32 @@ class Postgres:
         fresh.rename(self.data)
         shutil.rmtree(workshop)
 
-    def _write_hba(self) -> None:
+    def _write_hba(self, text: str) -> None:
         target = self.data / "pg_hba.conf"
-        if not target.exists() or target.read_text() != HBA:
-            write_private(target, HBA)
+        if not target.exists() or target.read_text() != text:
+            write_private(target, text)
             if self.account is not None:
                 os.chown(target, self.account.uid, self.account.gid)
 
-    def _read_secret(self) -> str:
-        """The password; a lost one is replaced, which only who owns the files can do."""
+    def _read_secret(self) -> None:
+        """Read the password. A lost one is replaced in `provision`: whoever owns the files may do that.
+
+        Until then the administrator gets in without one, which only the owner of the socket folder can use.
+        """
         try:
             secret = self.home.pg_secret.read_text().strip()
         except FileNotFoundError:
             secret = ""
-        if re.fullmatch(r"[0-9a-f]{48}", secret):
-            return secret
-        secret = secrets.token_hex(24)
-        self._run(
-            [str(self.bin / "postgres"), "--single", "-D", str(self.data), "postgres"],
-            self.account,
-            stdin=f"ALTER ROLE {ADMIN_ROLE} PASSWORD '{secret}'\n",
-        )
-        write_private(self.home.pg_secret, secret + "\n")
-        return secret
+        self.secret_lost = not re.fullmatch(r"[0-9a-f]{48}", secret)
+        self.secret = secrets.token_hex(24) if self.secret_lost else secret
+        self._write_hba(HBA_RESET if self.secret_lost else HBA)
+
+    def _replace_secret(self) -> None:
+        self.psql(f"ALTER ROLE {ADMIN_ROLE} PASSWORD {_literal(self.secret)};")
+        write_private(self.home.pg_secret, self.secret + "\n")
+        self._write_hba(HBA)
+        self.psql("SELECT pg_reload_conf() \\g /dev/null")
+        self.secret_lost = False
 
     # -- leftovers ---------------------------------------------------------------------------------
 
@@ -375,6 +381,8 @@ class Postgres:
         The extension goes into template1 too, so that a database the role makes itself (the tests' one) has
         it: creating the extension asks for a superuser, which the role is not.
         """
+        if self.secret_lost:
+            self._replace_secret()
         quiet = "SET client_min_messages = error;\n"
         extension = quiet + "CREATE EXTENSION IF NOT EXISTS vector; ALTER EXTENSION vector UPDATE;\n"
         self.psql(quiet + ROLE_SQL + f"ALTER ROLE {ROLE} PASSWORD {_literal(self.secret)};\n")

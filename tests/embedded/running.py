@@ -105,10 +105,17 @@ class Running:
     def wait_ready(self) -> None:
         """Wait for connection.json, which is written last."""
         deadline = time.monotonic() + START_SECONDS
-        while not (self.home / "connection.json").exists():
+        while not self._announced():
             assert self.process is None or self.process.poll() is None, self.output.read_text()
             assert time.monotonic() < deadline, self.output.read_text()
             time.sleep(0.05)
+
+    def _announced(self) -> bool:
+        """connection.json is there, and not one that an earlier, killed supervisor left."""
+        state = self.home / "run" / "state.json"
+        if not state.exists() or not (self.home / "connection.json").exists():
+            return False
+        return self.process is None or json.loads(state.read_text())["supervisor"]["pid"] == self.process.pid
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Signal the supervisor and wait; its exit code."""

@@ -143,8 +143,7 @@ def test_idle_memory_stays_under_600_mb(served: Running) -> None:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
         found = re.search(r"^Pss: +(\d+) kB", rollup, re.MULTILINE)
         total += int(found[1]) if found else 0
-    print(f"idle memory (PSS of all processes): {total / 1024:.0f} MB")
-    assert total < 600 * 1024
+    assert total < 600 * 1024, f"idle memory (PSS of all processes): {total / 1024:.0f} MB"
 
 
 def test_a_killed_supervisor_leaves_nothing_running_and_the_next_start_keeps_the_data(
