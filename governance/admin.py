@@ -148,6 +148,7 @@ class AuditEventAdmin(PageAdmin):
     def row_page(self, request: HttpRequest, pk: int) -> HttpResponse:
         """One row with its links of the chain."""
         event = get_object_or_404(console_selectors.audit_events(sight(request)), pk=pk)
+        memory_id = str(event.detail.get("memory_id", ""))
         return self.show(
             request,
             "audit_row.html",
@@ -155,6 +156,7 @@ class AuditEventAdmin(PageAdmin):
             event=event,
             hash=bytes(event.hash).hex(),
             prev_hash=bytes(event.prev_hash).hex(),
+            memory_id=memory_id if memory_id.isdecimal() else None,
         )
 
     def verify(self, request: HttpRequest) -> HttpResponse:

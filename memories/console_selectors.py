@@ -157,7 +157,7 @@ def counts_per_namespace(ids: Sequence[int]) -> dict[int, BoundedCount]:
         cursor.execute(
             """SELECT n.id, (SELECT count(*) FROM (
                  SELECT FROM memories_memory m
-                 WHERE m.namespace_id = n.id AND m.status NOT IN ('deleted', 'redacted') LIMIT %s) some)
+                 WHERE m.namespace_id = n.id AND m.status NOT IN ('deleted', 'redacted') LIMIT %s) counted)
                FROM unnest(%s::bigint[]) AS n(id)""",
             [COUNT_LIMIT + 1, list(ids)],
         )
