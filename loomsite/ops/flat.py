@@ -14,9 +14,8 @@ from pydantic import BaseModel
 from loomsite.ops.schema import OpInput, WriteInput
 
 Schema = dict[str, Any]
-_KEPT = frozenset(
-    {"minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum", "default", "description"}
-)
+# A tuple and not a set: the order of keys must not change from one process to the next.
+_KEPT = ("minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum", "default", "description")
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 IDEMPOTENCY_KEY: Schema = {
     "type": "string",
