@@ -47,11 +47,12 @@ setup: $(VENV)/.runtime
 
 setup-dev: $(VENV)/.dev
 
+# The same as `manage.py up` and `down`, without loading Django first.
 run: setup
-	@exec $(MANAGE) up $(if $(BACKGROUND),--detach)
+	@exec $(PY) -m loomsite.embedded up $(if $(BACKGROUND),--detach)
 
 stop: setup
-	@exec $(MANAGE) down
+	@exec $(PY) -m loomsite.embedded down
 
 demo: setup
 	@exec $(MANAGE) demo $(if $(DATA),"$(DATA)")
@@ -67,7 +68,7 @@ lint: setup-dev
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy .
 	@$(PY) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
-	@DJANGO_SETTINGS_MODULE=loomsite.settings.test $(MANAGE) makemigrations --check --dry-run
+	@$(PY) -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
 
 docs: setup
 	@$(MANAGE) ops --write-docs
