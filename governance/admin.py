@@ -38,6 +38,12 @@ else:
     BaseAdmin = admin.ModelAdmin
 
 SUGGESTIONS = 100
+ROLE_WORDS = (
+    ("viewer", "reads"),
+    ("writer", "reads and writes, tightens locks"),
+    ("reviewer", "decides what waits, reads the audit"),
+    ("admin", "loosens locks, sets roles"),
+)
 
 
 class PageAdmin(BaseAdmin):
@@ -76,7 +82,8 @@ class PageAdmin(BaseAdmin):
     def route(self, where: str, view: Any, name: str) -> URLPattern:
         """A URL of this model, for people who logged in; named like Django's own."""
         full = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
-        return path(where, self.admin_site.admin_view(view), name=full)
+        pattern: URLPattern = path(where, self.admin_site.admin_view(view), name=full)
+        return pattern
 
     def list_page(self, request: HttpRequest) -> HttpResponse:
         """The list."""
@@ -90,7 +97,7 @@ class PageAdmin(BaseAdmin):
         self, request: HttpRequest, template: str, title: str, status: int = 200, **context: Any
     ) -> HttpResponse:
         """The page in the site's frame."""
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]
+        request.current_app = self.admin_site.name
         frame = {**self.admin_site.each_context(request), "title": title, "section": self.opts.model_name}
         return TemplateResponse(request, f"admin/loom/{template}", {**frame, **context}, status=status)
 
@@ -112,7 +119,7 @@ class AuditEventAdmin(PageAdmin):
         """Rows of one organisation, newest first."""
         seen = sight(request)
         orgs = list(console_selectors.audit_orgs(seen)[:SUGGESTIONS])
-        form = AuditFilter(request.GET)
+        form = AuditFilter(request.GET, label_suffix="")
         form.is_valid()
         asked = form.cleaned_data
         org = self._org(seen, orgs, asked.get("org") or "")
@@ -124,7 +131,9 @@ class AuditEventAdmin(PageAdmin):
             rows = rows.filter(at__date__gte=asked["since"])
         if asked.get("until"):
             rows = rows.filter(at__date__lte=asked["until"])
-        namespaces = seen.namespaces(Role.REVIEWER).filter(org=org).values_list("slug", flat=True)[:SUGGESTIONS]
+        namespaces = (
+            seen.namespaces(Role.REVIEWER).filter(org=org).values_list("slug", flat=True)[:SUGGESTIONS]
+        )
         return self.show(
             request,
             "audit_list.html",
@@ -168,14 +177,15 @@ class AuditEventAdmin(PageAdmin):
         report = audit.verify(org.pk, org.slug)
         if report.fault is None:
             messages.success(
-                request, f"The chain of {org.slug} is whole: {report.events:,} rows checked up to the anchored head."
+                request,
+                f"The chain of {org.slug} is whole: {report.events:,} rows checked up to the anchored head.",
             )
         else:
             messages.error(
                 request,
                 f"The chain of {org.slug} is broken at row {report.fault.seq}: {report.fault.what}. "
-                f"{report.events:,} rows before it are whole. Keep the database and the anchor file as they are "
-                "and compare with a backup.",
+                f"{report.events:,} rows before it are whole. Keep the database and the anchor file as they "
+                "are and compare with a backup.",
             )
         return HttpResponseRedirect(f"{reverse('admin:governance_auditevent_changelist')}?org={org.slug}")
 
@@ -201,7 +211,11 @@ class NamespaceAdmin(PageAdmin):
             count=bounded_count(rows),
             labels=list(counts),
             rows=[
-                (namespace, seen.role_in(namespace).label, [column.get(namespace.pk, 0) for column in counts.values()])
+                (
+                    namespace,
+                    seen.role_in(namespace).label,
+                    [column.get(namespace.pk, 0) for column in counts.values()],
+                )
                 for namespace in page.rows
             ],
         )
@@ -232,9 +246,8 @@ class NamespaceAdmin(PageAdmin):
             members=console_selectors.members(namespace),
             counts=[(label, column.get(pk, 0)) for label, column in counts_by_namespace([pk]).items()],
             form=form,
-            roles=[("viewer", "reads"), ("writer", "reads and writes, tightens locks"),
-                   ("reviewer", "decides what waits, reads the audit"), ("admin", "loosens locks, sets roles")],
-        )  # fmt: skip
+            roles=ROLE_WORDS,
+        )
 
 
 @admin.register(Token)
@@ -256,10 +269,8 @@ class TokenAdmin(PageAdmin):
     def list_page(self, request: HttpRequest) -> HttpResponse:
         """Tokens, newest first."""
         self._admins_only(request)
-        rows = console_selectors.tokens(sight(request))
         state = request.GET.get("state", "")
-        if state in ("valid", "revoked", "expired"):
-            rows = rows.filter(state=state)
+        rows = console_selectors.tokens(sight(request), state)
         return self.show(
             request,
             "token_list.html",
@@ -285,7 +296,9 @@ class TokenAdmin(PageAdmin):
         if request.method == "POST":
             known = request.session.pop("token_form", None)
             if known is None or not secrets.compare_digest(known, request.POST.get("form", "")):
-                messages.warning(request, "That form was sent before. Its token is in this list; its text is not kept.")
+                messages.warning(
+                    request, "That form was sent before. Its token is in this list; its text is not kept."
+                )
                 return HttpResponseRedirect(reverse("admin:governance_token_changelist"))
             form = TokenForm(request.POST, sight=seen)
             if form.is_valid():
@@ -301,7 +314,9 @@ class TokenAdmin(PageAdmin):
             "Make a token",
             form=form,
             form_id=request.session["token_form"],
-            principals=console_selectors.token_principals(seen).values_list("username", flat=True)[:SUGGESTIONS],
+            principals=console_selectors.token_principals(seen).values_list("username", flat=True)[
+                :SUGGESTIONS
+            ],
         )
 
     def revoke(self, request: HttpRequest, pk: int) -> HttpResponse:
@@ -309,7 +324,9 @@ class TokenAdmin(PageAdmin):
         self._admins_only(request)
         token = get_object_or_404(console_selectors.tokens(sight(request)), pk=pk)
         if console_services.token_withdraw(by=sight(request).user, token=token):
-            messages.success(request, f"Revoked {token.label or token.prefix}. It is refused from its next call on.")
+            messages.success(
+                request, f"Revoked {token.label or token.prefix}. It is refused from its next call on."
+            )
         else:
             messages.info(request, "It was revoked already.")
         return HttpResponseRedirect(reverse("admin:governance_token_changelist"))
@@ -352,7 +369,7 @@ def failed_jobs(request: HttpRequest) -> list[Card]:
     """Jobs that gave up."""
     failed = bounded_count(console_selectors.jobs(sight(request)).filter(state="failed"))
     url = f"{reverse('admin:governance_job_changelist')}?state=failed"
-    return [Card("failed jobs", failed, url, "Background work that gave up.", "bad")]
+    return [Card("failed job", "failed jobs", failed, url, "Background work that gave up.", "bad")]
 
 
 class SuperusersOnly:
@@ -380,7 +397,7 @@ class SuperusersOnly:
 
 
 @admin.register(User)
-class LoomUserAdmin(SuperusersOnly, UserAdmin):  # type: ignore[type-arg, misc]
+class LoomUserAdmin(SuperusersOnly, UserAdmin):  # type: ignore[type-arg]
     """Django's page for users, for superusers."""
 
     list_display = ("username", "kind", "is_active", "is_staff", "is_superuser", "last_login")
@@ -404,7 +421,7 @@ admin.site.unregister(Group)
 
 
 @admin.register(Group)
-class LoomGroupAdmin(SuperusersOnly, GroupAdmin):  # type: ignore[type-arg, misc]
+class LoomGroupAdmin(SuperusersOnly, GroupAdmin):
     """Groups are a list of people; their roles are set on the namespace."""
 
     fields = ("name",)

@@ -193,13 +193,19 @@ def _behind(names: Sequence[str], values: Sequence[Any], than: str) -> Q:
 
 @dataclass(frozen=True)
 class Card:
-    """A number on the home page that leads to its list."""
+    """A number on the home page that leads to its list; `one` and `many` are its words."""
 
-    label: str
-    number: Count | int | str
+    one: str
+    many: str
+    number: Count
     url: str
     hint: str = ""
     tone: str = ""
+
+    @property
+    def label(self) -> str:
+        """The words that follow the number."""
+        return self.one if self.number == Count(1) else self.many
 
 
 HomeCards = Callable[[HttpRequest], list[Card]]
@@ -223,7 +229,9 @@ def namespace_count(
 ) -> Callable[[Callable[[Sequence[int]], dict[int, Count]]], Callable[[Sequence[int]], dict[int, Count]]]:
     """Register a column of the namespace list: a function from namespace ids to bounded counts."""
 
-    def register(source: Callable[[Sequence[int]], dict[int, Count]]) -> Callable[[Sequence[int]], dict[int, Count]]:
+    def register(
+        source: Callable[[Sequence[int]], dict[int, Count]],
+    ) -> Callable[[Sequence[int]], dict[int, Count]]:
         _namespace_counts[label] = source
         return source
 

@@ -41,7 +41,7 @@ class PasswordCheck(forms.Form):
         strip=False,
         label="Your password",
         widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}),
-        help_text="Asked again because this cannot be done by an open browser alone.",
+        help_text="Asked again, so that nobody else at this open browser can do it.",
     )
 
     def __init__(self, *args: Any, user: User, **kwargs: Any) -> None:
@@ -84,7 +84,10 @@ class TokenForm(forms.Form):
     label = forms.CharField(max_length=128, help_text="What will use it, such as “codex on my laptop”.")
     org = forms.ModelChoiceField(queryset=Org.objects.none(), label="Organisation", empty_label=None)
     principal = forms.CharField(
-        max_length=150, label="Speaks for", help_text="A user name. The token never can do more than this user may."
+        max_length=150,
+        label="Speaks for",
+        widget=forms.TextInput({"list": "principals"}),
+        help_text="A user name. The token can never do more than this user may.",
     )
     role = forms.ChoiceField(
         choices=[(value, value) for value in Token.Ceiling.values],
@@ -141,7 +144,9 @@ class TokenForm(forms.Form):
         names = list(dict.fromkeys(self.cleaned_data["namespaces"].replace(",", " ").split()))
         for name in names:
             if len(name) > limits.IDENTITY_CHARS:
-                raise forms.ValidationError(f"“{name[:20]}…” is longer than {limits.IDENTITY_CHARS} characters.")
+                raise forms.ValidationError(
+                    f"“{name[:20]}…” is longer than {limits.IDENTITY_CHARS} characters."
+                )
         return names or None
 
     def clean_expires_at(self) -> datetime | None:
@@ -197,5 +202,7 @@ class RoleForm(forms.Form):
             else:
                 data["member"] = User.objects.filter(username=name).first()
             if data["member"] is None:
-                self.add_error("name", f"There is no {data['kind']} of that name. A superuser makes it under People.")
+                self.add_error(
+                    "name", f"There is no {data['kind']} of that name. A superuser makes it under People."
+                )
         return data

@@ -113,12 +113,12 @@ def jobs(sight: Sight) -> QuerySet[Job]:
     return rows.filter(Q(org__in=list(sight.org_ids)) | Q(namespace__in=list(sight.roles)))
 
 
-def tokens(sight: Sight) -> QuerySet[Token]:
-    """Tokens of the organisations that the user administers, each with its `state`."""
+def tokens(sight: Sight, state: str = "") -> QuerySet[Token]:
+    """Tokens of the organisations that the user administers, each with its `state`; only those in `state`."""
     rows = Token.objects.select_related("principal", "org", "created_by")
     if not sight.is_superuser:
         rows = rows.filter(org__in=list(sight.org_ids))
-    return rows.annotate(
+    found = rows.annotate(
         state=Case(
             When(revoked_at__isnull=False, then=Value("revoked")),
             When(expires_at__lte=Now(), then=Value("expired")),
@@ -127,6 +127,7 @@ def tokens(sight: Sight) -> QuerySet[Token]:
             output_field=CharField(),
         )
     )
+    return found.filter(state=state) if state else found
 
 
 def token_principals(sight: Sight) -> QuerySet[User]:
@@ -135,9 +136,13 @@ def token_principals(sight: Sight) -> QuerySet[User]:
     if sight.is_superuser:
         return rows
     orgs = list(sight.org_ids)
-    members = Q(pk__in=User.objects.filter(namespaceuserpermission__content_object__org__in=orgs).values("pk"))
+    members = Q(
+        pk__in=User.objects.filter(namespaceuserpermission__content_object__org__in=orgs).values("pk")
+    )
     grouped = Q(
-        pk__in=User.objects.filter(groups__namespacegrouppermission__content_object__org__in=orgs).values("pk")
+        pk__in=User.objects.filter(groups__namespacegrouppermission__content_object__org__in=orgs).values(
+            "pk"
+        )
     )
     return rows.filter(Q(pk=sight.user.pk) | members | grouped)
 

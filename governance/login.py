@@ -11,7 +11,7 @@ from governance import throttle
 
 
 class ThrottledLogin(AdminAuthenticationForm):
-    """Django's login form; after too many failures of a name from an address it does not look at passwords."""
+    """Django's login form; after too many failures of a name from an address it looks at no password."""
 
     def clean(self) -> dict[str, Any]:
         """Count the attempt, then let Django judge it; a right password clears the count."""

@@ -10,6 +10,7 @@ from typing import Any
 from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
+from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.urls import URLPattern, reverse
@@ -29,8 +30,8 @@ from memories.models import Memory, Status
 LOCK_FILTERS = {
     "locked": console_selectors.IN_FORCE,
     "unlocked": ~console_selectors.IN_FORCE,
-    "read_only": console_selectors.IN_FORCE & console_selectors.Q(lock_mode="read_only"),
-    "no_delete": console_selectors.IN_FORCE & console_selectors.Q(lock_mode="no_delete"),
+    "read_only": console_selectors.IN_FORCE & Q(lock_mode="read_only"),
+    "no_delete": console_selectors.IN_FORCE & Q(lock_mode="no_delete"),
 }
 
 
@@ -93,9 +94,12 @@ ACTIONS: dict[str, Action] = {
         form=_reason_form,
         lines=(
             "It is no longer served by get, list or search.",
-            f"It is not erased: it can be restored here for {settings.LOOM_TOMBSTONE_DAYS} days, and every version stays.",
+            f"It is not erased: it can be restored here for {settings.LOOM_TOMBSTONE_DAYS} days, "
+            "and every version stays.",
         ),
-        is_offered=lambda memory: memory.status not in (Status.DELETED, Status.REDACTED),
+        is_offered=lambda memory: (
+            memory.status not in (Status.DELETED, Status.REDACTED) and not _is_locked(memory)
+        ),
         done="Deleted. It can be restored here.",
         is_danger=True,
     ),
@@ -128,7 +132,9 @@ class MemoryAdmin(PageAdmin):
     def list_page(self, request: HttpRequest) -> HttpResponse:
         """Memories, newest change first."""
         seen = sight(request)
-        asked = {name: request.GET.get(name, "").strip() for name in ("q", "namespace", "status", "type", "lock")}
+        asked = {
+            name: request.GET.get(name, "").strip() for name in ("q", "namespace", "status", "type", "lock")
+        }
         rows = console_selectors.matching(console_selectors.memory_rows(seen), asked["q"])
         if asked["namespace"]:
             org, _, slug = asked["namespace"].replace("\x00", "").rpartition("/")
@@ -214,7 +220,9 @@ class MemoryAdmin(PageAdmin):
         if request.method == "POST":
             status = 400
             if request.POST.get("version") != str(memory.version):
-                form.add_error(None, "It changed while you read. What you see below is its state now; decide again.")
+                form.add_error(
+                    None, "It changed while you read. What you see below is its state now; decide again."
+                )
                 status = 409
             elif form.is_valid():
                 answer = pipeline.run(
@@ -269,7 +277,8 @@ def expiring_locks(request: HttpRequest) -> list[Card]:
     soon = bounded_count(console_selectors.locks_expiring(sight(request)))
     url = f"{reverse('admin:memories_memory_locks')}?ends=soon"
     days = console_selectors.EXPIRING_DAYS
-    return [Card(f"locks end within {days} days", soon, url, "Lock again to keep them longer.", "warn")]
+    labels = f"lock ends within {days} days", f"locks end within {days} days"
+    return [Card(*labels, soon, url, "Lock again to keep it longer.", "warn")]
 
 
 namespace_count("Memories")(console_selectors.counts_per_namespace)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.db import connection
 from django.db.models import BooleanField, Case, CharField, Count, F, Q, QuerySet, Value, When
@@ -34,7 +35,9 @@ def memories(sight: Sight) -> QuerySet[Memory]:
         Memory.objects.filter(sight.where())
         .select_related("namespace__org")
         .annotate(
-            lock_now=Case(When(IN_FORCE, then=F("lock_mode")), default=Value("none"), output_field=CharField()),
+            lock_now=Case(
+                When(IN_FORCE, then=F("lock_mode")), default=Value("none"), output_field=CharField()
+            ),
             is_due=Case(
                 When(expires_at__lte=Now(), status="active", then=Value(True)),
                 default=Value(False),
@@ -123,7 +126,11 @@ def step(row: MemoryVersion, previous: MemoryVersion | None, *, is_whole: bool =
         return Step(row, changes, [], False)
     old, new = pretty(previous.value), pretty(row.value)
     if not is_whole and max(len(old), len(new)) > COMPARED_BYTES:
-        lines = [DiffLine("…", f"a large value: {len(old):,} characters before, {len(new):,} after; see the version")]
+        lines = [
+            DiffLine(
+                "…", f"a large value: {len(old):,} characters before, {len(new):,} after; see the version"
+            )
+        ]
     else:
         lines = diff(old, new) if not is_whole else diff(old, new, shown=4_000)
     return Step(row, changes, lines, False)
@@ -132,7 +139,10 @@ def step(row: MemoryVersion, previous: MemoryVersion | None, *, is_whole: bool =
 def _short(value: object) -> str:
     if value is None or value in ([], {}, ""):
         return "none"
-    text = value.isoformat() if hasattr(value, "isoformat") else str(value)
+    if isinstance(value, list | dict | bool):
+        text = json.dumps(value, ensure_ascii=False)
+    else:
+        text = value.isoformat() if isinstance(value, datetime) else str(value)
     return text if len(text) <= 120 else f"{text[:120]}…"
 
 
@@ -162,5 +172,6 @@ def counts_per_namespace(ids: Sequence[int]) -> dict[int, BoundedCount]:
             [COUNT_LIMIT + 1, list(ids)],
         )
         return {
-            pk: BoundedCount(min(number, COUNT_LIMIT), number > COUNT_LIMIT) for pk, number in cursor.fetchall()
+            pk: BoundedCount(min(number, COUNT_LIMIT), number > COUNT_LIMIT)
+            for pk, number in cursor.fetchall()
         }

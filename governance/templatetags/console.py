@@ -15,7 +15,9 @@ from django.utils.safestring import SafeString, mark_safe
 register = template.Library()
 
 # Characters that reorder or hide text. Stored text may hold them; a reader must see them.
-_HIDDEN = re.compile("[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\U000e0000-\U000e007f]")
+_HIDDEN = re.compile(
+    "[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\U000e0000-\U000e007f]"
+)
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -45,7 +47,9 @@ def visible(text: object) -> SafeString:
     for found in re.finditer(f"{_HIDDEN.pattern}|{_CONTROL.pattern}", plain):
         pieces.append(format_html("{}", plain[last : found.start()]))
         pieces.append(
-            format_html('<span class="hidden-char" title="hidden character">U+{}</span>', f"{ord(found[0]):04X}")
+            format_html(
+                '<span class="hidden-char" title="hidden character">U+{}</span>', f"{ord(found[0]):04X}"
+            )
         )
         last = found.end()
     pieces.append(format_html("{}", plain[last:]))
@@ -60,7 +64,9 @@ def when(moment: datetime | None) -> SafeString | str:
         return ""
     utc = moment.astimezone(UTC)
     return format_html(
-        '<time datetime="{}">{}</time>', utc.strftime("%Y-%m-%dT%H:%M:%SZ"), utc.strftime("%Y-%m-%d %H:%M UTC")
+        '<time datetime="{}">{}</time>',
+        utc.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        utc.strftime("%Y-%m-%d %H:%M UTC"),
     )
 
 

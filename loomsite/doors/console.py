@@ -8,7 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.admin import AdminSite
 from django.db import connection
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 
@@ -77,7 +77,7 @@ class LoomAdminSite(AdminSite):
         with connection.cursor() as cursor:
             cursor.execute("SHOW server_version")
             version = cursor.fetchone()[0].split()[0]
-        request.current_app = self.name  # type: ignore[attr-defined]
+        request.current_app = self.name
         context = {
             **self.each_context(request),
             "title": "Home",
@@ -92,6 +92,12 @@ class LoomAdminSite(AdminSite):
             **(extra_context or {}),
         }
         return TemplateResponse(request, self.index_template or "", context)
+
+    def app_index(  # type: ignore[override]
+        self, request: HttpRequest, app_label: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Django's page of one app's models; home takes its place."""
+        return HttpResponseRedirect(reverse("admin:index"))
 
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Django's login with a throttle per user name and address."""

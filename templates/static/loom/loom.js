@@ -6,7 +6,7 @@ const local = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyl
 for (const element of document.querySelectorAll("time[datetime]")) {
   const moment = new Date(element.dateTime);
   if (Number.isNaN(moment.getTime())) continue;
-  element.title = element.textContent;
+  element.title = element.dateTime.replace("T", " ").replace("Z", " UTC");
   element.textContent = local.format(moment);
 }
 
