@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,34 @@ from loomsite.ops import AuditEntry, Context
 log = logging.getLogger("loomsite.audit")
 GENESIS = bytes(32)
 _COLUMNS = (
-    "org_id", "seq", "at", "namespace", "principal", "token_prefix", "agent", "user_id", "session_id", "run_id",
-    "door", "op", "target", "before_version", "after_version", "before_sha256", "after_sha256", "reason",
-    "request_id", "outcome", "detail", "prev_hash", "hash",
+    "org_id", "seq", "at", "namespace", "principal", "token_prefix", "agent", "user_id", "session_id",
+    "run_id", "door", "op", "target", "before_version", "after_version", "before_sha256", "after_sha256",
+    "reason", "request_id", "outcome", "detail", "prev_hash", "hash",
 )  # fmt: skip
 _HASHED = _COLUMNS[:-2]
 
 
 def canonical(event: dict[str, Any]) -> bytes:
-    """The bytes that are hashed: sorted keys, no spaces, UTF-8, instants in UTC microseconds."""
+    """The bytes that are hashed: sorted keys, no spaces, UTF-8, instants in UTC microseconds.
+
+    Numbers are written as what they are worth, for jsonb keeps the worth of a number and not its
+    spelling: 1e16 comes back as 10000000000000000, 1.0 may come back as 1, -0.0 as 0.
+    """
     plain = {name: event[name] for name in _HASHED}
     plain["at"] = plain["at"].astimezone(UTC).isoformat(timespec="microseconds")
+    plain["detail"] = _by_worth(plain["detail"])
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _by_worth(value: Any) -> Any:
+    if isinstance(value, float):
+        exact = Decimal(repr(value))
+        return int(exact) if exact == exact.to_integral_value() else value
+    if isinstance(value, dict):
+        return {name: _by_worth(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_by_worth(item) for item in value]
+    return value
 
 
 def link(previous: bytes, event: dict[str, Any]) -> bytes:
@@ -64,8 +81,7 @@ def append(ctx: Context, entries: Sequence[AuditEntry]) -> None:
                 [org_id, GENESIS],
             )
             cursor.execute(
-                "SELECT seq, hash, clock_timestamp() FROM governance_audithead "
-                "WHERE org_id = %s FOR UPDATE",
+                "SELECT seq, hash, clock_timestamp() FROM governance_audithead WHERE org_id = %s FOR UPDATE",
                 [org_id],
             )
             row = cursor.fetchone()
@@ -74,9 +90,12 @@ def append(ctx: Context, entries: Sequence[AuditEntry]) -> None:
         for entry in entries:
             seq += 1
             event = _event(ctx, entry, seq, now)
+            # Hash what the database will give back: tuples as lists, keys as strings.
+            detail = json.dumps(event["detail"], allow_nan=False)
+            event["detail"] = json.loads(detail)
             event["prev_hash"] = head
             head = event["hash"] = link(head, event)
-            event["detail"] = json.dumps(event["detail"])
+            event["detail"] = detail
             rows.extend(event[name] for name in _COLUMNS)
         marks = "(" + ",".join(["%s"] * len(_COLUMNS)) + ")"
         cursor.execute(
@@ -85,7 +104,8 @@ def append(ctx: Context, entries: Sequence[AuditEntry]) -> None:
             + ",".join([marks] * len(entries)),
             [seq, head, org_id, *rows],
         )
-    transaction.on_commit(lambda: anchor(org_id, seq, head))
+    # Robust: what is committed must not be answered as a failure.
+    transaction.on_commit(lambda: anchor(org_id, seq, head), robust=True)
 
 
 def _event(ctx: Context, entry: AuditEntry, seq: int, now: datetime) -> dict[str, Any]:
@@ -132,6 +152,20 @@ def anchor(org_id: int, seq: int, head: bytes) -> None:
         log.error("audit head not anchored in %s: %s; %s", settings.LOOM_AUDIT_ANCHOR, error, line.strip())
 
 
+_logged: dict[int, int] = {}
+
+
+def log_heads() -> int:
+    """Write every head that has moved since the last call to the log, a third place for it; how many."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT org_id, seq, hash FROM governance_audithead ORDER BY org_id")
+        moved = [row for row in cursor.fetchall() if _logged.get(row[0]) != row[1]]
+    for org_id, seq, head in moved:
+        log.info("audit head org=%s seq=%s hash=%s", org_id, seq, bytes(head).hex())
+        _logged[org_id] = seq
+    return len(moved)
+
+
 @dataclass(frozen=True)
 class Fault:
     """The first thing wrong with a chain."""
@@ -156,6 +190,8 @@ def verify(org_id: int, org: str) -> Report:
     previous, expected = GENESIS, 1
     for event in _stream(org_id):
         seq = event["seq"]
+        if seq < 1:
+            return Report(org, 0, Fault(org, seq, f"row {seq} stands before the first row"))
         if seq != expected:
             return Report(org, expected - 1, Fault(org, expected, f"row {expected} is missing"))
         if bytes(event["prev_hash"]) != previous:
@@ -179,7 +215,7 @@ def verify(org_id: int, org: str) -> Report:
 
 
 def _stream(org_id: int) -> Iterator[dict[str, Any]]:
-    after = 0
+    after = -(2**63)
     while True:
         with connection.cursor() as cursor:
             cursor.execute(
@@ -203,11 +239,21 @@ def _anchored(path: Path, org_id: int) -> dict[int, bytes]:
     heads: dict[int, bytes] = {}
     if not path.exists():
         return heads
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            if not line.endswith("\n"):
-                continue  # the machine stopped in the middle of this line
-            noted = json.loads(line)
-            if noted["org"] == org_id:
-                heads[noted["seq"]] = bytes.fromhex(noted["hash"])
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, start=1):
+            # A machine that stopped in the middle of a line leaves its beginning before the next one.
+            noted = _noted(line[max(0, line.rfind('{"org"')) :])
+            if noted is None:
+                log.warning("%s line %s holds no head; skipped", path, number)
+            elif noted[0] == org_id:
+                heads[noted[1]] = noted[2]
     return heads
+
+
+def _noted(line: str) -> tuple[int, int, bytes] | None:
+    """(org, seq, hash) of an anchor's line, None when it is not whole."""
+    try:
+        noted = json.loads(line)
+        return int(noted["org"]), int(noted["seq"]), bytes.fromhex(noted["hash"])
+    except (ValueError, KeyError, TypeError):
+        return None

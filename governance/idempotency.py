@@ -12,9 +12,14 @@ from django.db import connection
 from loomsite.ops import Context, OpError, invalid
 
 
-def body_digest(payload: dict[str, Any]) -> bytes:
-    """SHA-256 of the call's canonical JSON."""
-    text = json.dumps(payload, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+def body_digest(ctx: Context, payload: dict[str, Any]) -> bytes:
+    """SHA-256 of the call's canonical JSON and of what the token fills in.
+
+    Two tokens of one principal may have other defaults: the same body then means another row.
+    """
+    caller = ctx.caller
+    filled = [ctx.namespace, ctx.agent, ctx.user_id, ctx.session_id, caller.bound_agent, caller.bound_user]
+    text = json.dumps([payload, filled], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).digest()
 
 
@@ -58,6 +63,10 @@ def claim(ctx: Context, key: str, digest: bytes) -> dict[str, Any] | None:
         raise OpError(
             "IDEMPOTENCY_CONFLICT",
             "This Idempotency-Key was used with another body; use a fresh key for a new call.",
+        )
+    if row[1] is None:
+        raise OpError(
+            "IDEMPOTENCY_CONFLICT", "The stored answer of this Idempotency-Key was erased; use a fresh key."
         )
     answer = row[2]
     return {"status": row[1], "body": json.loads(answer) if isinstance(answer, str) else answer}

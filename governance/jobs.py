@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
+from django.db import Error as DatabaseFault
 from django.db import connection
 from kombu.exceptions import OperationalError as BrokerError
 
@@ -44,7 +46,7 @@ class JobRun:
                 "WHERE id = %s AND lease = %s AND state = 'running'",
                 [share, self.id, self.lease],
             )
-            return cursor.rowcount == 1
+            return bool(cursor.rowcount == 1)
 
 
 JobHandler = Callable[[JobRun], dict[str, Any]]
@@ -63,14 +65,26 @@ def job(kind: str) -> Callable[[JobHandler], JobHandler]:
     return register
 
 
-def send(job_id: int, delay_s: float = 0.0) -> None:
-    """Put the job's id on the queue. A broker that is down costs time, not the job: the sweep sends again."""
+# After a failed send the broker is left alone for this long: the caller waits for it once and not each
+# time, and the sweep sends what was left out.
+BROKER_REST_S = 5.0
+_broker_rests_until = 0.0
+
+
+def send(job_id: int, delay_s: float = 0.0) -> bool:
+    """Put the job's id on the queue; False when the broker does not take it and the sweep will send again."""
+    global _broker_rests_until
     from governance.tasks import run_job
 
+    if time.monotonic() < _broker_rests_until:
+        return False
     try:
-        run_job.apply_async(args=[job_id], countdown=delay_s or None, retry=False, ignore_result=True)
+        run_job.apply_async(args=(job_id,), countdown=delay_s, retry=False, ignore_result=True)
     except BrokerError as error:
+        _broker_rests_until = time.monotonic() + BROKER_REST_S
         log.warning("job %s stays for the sweep: the broker did not take it (%s)", job_id, error)
+        return False
+    return True
 
 
 def claim(job_id: int) -> JobRun | None:
@@ -109,6 +123,8 @@ def run(job_id: int) -> str:
         with _beating(attempt):
             result = handler(attempt)
     except Exception as error:
+        # The handler's connection may be what broke.
+        connection.close_if_unusable_or_obsolete()
         log.exception("job %s (%s) attempt %s failed", attempt.id, attempt.kind, attempt.attempt)
         last = attempt.attempt >= attempt.max_attempts or handler is None
         delay = min(300.0, 2.0**attempt.attempt)
@@ -139,19 +155,14 @@ def _finish(attempt: JobRun, state: str, result: dict[str, Any] | None, error: s
 
 
 @contextmanager
-def _beating(attempt: JobRun) -> Any:
+def _beating(attempt: JobRun) -> Iterator[None]:
     """Beat from a thread while the handler works, however long one of its steps takes."""
     stop = threading.Event()
 
     def beat() -> None:
         try:
             while not stop.wait(settings.LOOM_JOB_STALE_S / 4):
-                with connection.cursor() as cursor:
-                    cursor.execute(
-                        "UPDATE governance_job SET heartbeat_at = clock_timestamp() "
-                        "WHERE id = %s AND lease = %s AND state = 'running'",
-                        [attempt.id, attempt.lease],
-                    )
+                _beat(attempt)
         finally:
             connection.close()
 
@@ -162,6 +173,20 @@ def _beating(attempt: JobRun) -> Any:
     finally:
         stop.set()
         thread.join()
+
+
+def _beat(attempt: JobRun) -> None:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE governance_job SET heartbeat_at = clock_timestamp() "
+                "WHERE id = %s AND lease = %s AND state = 'running'",
+                [attempt.id, attempt.lease],
+            )
+    except DatabaseFault as error:
+        # A database that restarts must not end the beats of a job that goes on.
+        connection.close()
+        log.warning("job %s could not beat: %s", attempt.id, error)
 
 
 def sweep() -> list[int]:

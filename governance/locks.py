@@ -79,7 +79,7 @@ _WORDS = {
 def compare(
     mode: str, until: datetime | None, other_mode: str, other_until: datetime | None
 ) -> tuple[int, int]:
-    """How (mode, until) stands to another lock: (-1, 0 or 1) for the mode and for the end. No end is latest."""
+    """How (mode, until) stands to another lock: -1, 0 or 1 for the mode and for the end. No end is latest."""
     by_mode = (RANK[mode] > RANK[other_mode]) - (RANK[mode] < RANK[other_mode])
     if until == other_until:
         return by_mode, 0

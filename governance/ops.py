@@ -58,7 +58,7 @@ def ops_whoami(ctx: Context, data: OpInput) -> dict[str, Any]:
         "acts_for": caller.acts_for,
         "single_user": caller.single_user,
         "namespace": ctx.namespace or None,
-        "role": ctx.role.label if ctx.role else None,
+        "role": ctx.role.label if ctx.namespace else None,
         "role_ceiling": caller.ceiling.label,
         "agent": caller.bound_agent,
         "user_id": caller.bound_user,
@@ -87,7 +87,16 @@ DIFFERENCES = [
     "An unknown key inside a selector is 400, for ignored there it would match everything.",
     "Identity fields given on a read narrow to exactly that value; left out they mean any the token covers.",
 ]
-NOT_HERE_YET = ["memory.pin", "memory.apply", "memory.govern", "raw.*", "fact.*", "procedure.*", "plan.*"]
+NOT_HERE_YET = [
+    "memory.pin",
+    "memory.promote",
+    "memory.apply",
+    "memory.govern",
+    "raw.*",
+    "fact.*",
+    "procedure.*",
+    "plan.*",
+]
 
 
 def described(op: Op) -> dict[str, Any]:
@@ -118,8 +127,8 @@ def described(op: Op) -> dict[str, Any]:
     idempotent=True,
     summary="Every op and field that this server has, and where it differs from Loom.",
     text=AgentText(
-        what="Lists ops with role, effects, tool name and fields; limits; the embedder; what is not here yet. "
-        "Changes nothing.",
+        what="Lists ops with role, effects, tool name and fields; limits; the embedder; what is not here "
+        "yet. Changes nothing.",
         when='"What can this memory server do?", before relying on an op that another server had.',
         when_not="To see who you are (ops.whoami).",
         args="none.",

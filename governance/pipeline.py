@@ -11,20 +11,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
-from django.db import DatabaseError, connection, transaction
+from django.db import Error as DatabaseFault
+from django.db import connection, transaction
 from psycopg_pool import PoolTimeout
 from pydantic import ValidationError
 
 from governance import audit, idempotency, policy, services, tenancy
 from governance.tenancy import Credentials
-from loomsite.ops import AuditEntry, Context, Door, Op, OpError, Role, get, near
+from loomsite.ops import AuditEntry, Context, Door, Op, OpError, Role, get, invalid, near
 from loomsite.ops.schema import OpInput, validate
 from loomsite.ops.text import clean
 
 log = logging.getLogger("loomsite.pipeline")
-REQUEST_ID = re.compile(r"^[A-Za-z0-9._-]{1,64}$")
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 RETRY_STATES = frozenset({"40001", "40P01"})  # serialization failure, deadlock
+SHUTDOWN_STATES = frozenset({"57P01", "57P02", "57P03"})
+# Statement and lock timeouts, an idle transaction, a server that turned into a read-only standby.
+BUSY_STATES = RETRY_STATES | {"57014", "55P03", "25P03", "25006"}
+BUSY_CLASSES = frozenset({"53"})  # out of connections, memory or disk
 ATTEMPTS = 5
+NO_SUCH_NAMESPACE = "No such namespace for this caller; namespace.list shows yours."
+# What means "none" and "any" in the other identity fields; a namespace called so would be a trap.
+NO_NAMESPACE = frozenset({"-", "*"})
 
 
 @dataclass(frozen=True)
@@ -41,9 +49,19 @@ class Answer:
         return self.status < 400
 
 
+@dataclass(frozen=True)
+class _Call:
+    """A valid call of a known op."""
+
+    op: Op
+    data: OpInput
+    credentials: Credentials
+    request_id: str
+
+
 def new_request_id(given: str | None) -> str:
     """The caller's id when it is well formed, else a fresh one."""
-    if given and REQUEST_ID.match(given):
+    if given and REQUEST_ID.fullmatch(given):
         return given
     return uuid.uuid4().hex
 
@@ -95,108 +113,132 @@ def _run(
             did_you_mean=hints,
         )
     payload, advisories = clean(payload)
-    data, ignored = validate(op.input, payload, op.fields)
-    if idempotency_key is not None and not op.is_read:
+    data, ignored = validate(op.input, payload)
+    if op.is_read:
+        idempotency_key = None
+    elif idempotency_key is not None:
         idempotency.check_key(idempotency_key)
-    ctx = _admit_healed(op, data, credentials, request_id)
+    call = _Call(op, data, credentials, request_id)
+    ctx = _identified(call)
     ctx.advisories.extend(advisories)
     ctx.ignored_args = ignored
     try:
+        _permit(ctx, data)
         if op.prepare is not None:
             ctx.prepared = op.prepare(ctx, data)
         if op.is_read:
             return _read(ctx, data)
-        return _write(ctx, data, payload, idempotency_key)
+        return _write(ctx, call, payload, idempotency_key)
     except OpError as error:
         _audit_refusal(ctx, error, data)
         raise
 
 
-def _admit_healed(op: Op, data: OpInput, credentials: Credentials, request_id: str) -> Context:
-    """`_admit`, once more after a lost connection: the first statement of a call meets a restarted server.
+def _identified(call: _Call) -> Context:
+    """Step 2, who calls; tried once more after a lost connection.
 
-    Nothing has been written by then, so a second try is safe, and a request need not pay for a health
-    check of its connection.
+    The first statement of a call meets a restarted server. Nothing has been written by then, so a second
+    try is safe.
     """
     try:
-        return _admit(op, data, credentials, request_id)
-    except DatabaseError as error:
-        lost = isinstance(error.__cause__, psycopg.OperationalError) and not isinstance(
-            error.__cause__, PoolTimeout
-        )
-        if not lost or connection.in_atomic_block:
+        return _identify(call)
+    except DatabaseFault as error:
+        if not _lost(error) or connection.in_atomic_block:
             raise _database_refusal(error) from error
     connection.close()
     if pool := getattr(connection, "pool", None):
         pool.check()
     try:
-        return _admit(op, data, credentials, request_id)
-    except DatabaseError as error:
+        return _identify(call)
+    except DatabaseFault as error:
         raise _database_refusal(error) from error
 
 
-def _admit(op: Op, data: OpInput, credentials: Credentials, request_id: str) -> Context:
-    """Steps 2 and 3: who calls, and whether he may."""
-    caller, namespace, namespace_id, role = tenancy.standing(credentials, data.org, data.namespace)
-    ctx = Context(op=op, caller=caller, request_id=request_id, role=role)
-    ctx.reason = (getattr(data, "reason", None) or "").strip()
-    ctx.run_id = data.run_id or ""
-    ctx.namespace, ctx.namespace_id = namespace, namespace_id
-    if op.scoped:
-        if not namespace:
-            raise OpError(
-                "INVALID_ARGUMENT",
-                "namespace: this caller has several; name the one that is meant (namespace.list).",
-                errors=[{"path": "namespace", "message": "is required here", "type": "missing"}],
-            )
-        if namespace_id is None and not op.is_read and not caller.may_create_namespaces:
-            raise OpError("NOT_FOUND", "No such namespace for this caller; namespace.list shows yours.")
-        effective = role
-        if namespace_id is None:
-            # What does not exist yet: its maker writes it, anyone who could see it reads it as empty.
-            effective = max(role, min(Role.WRITER, caller.ceiling))
-        policy.require_role(op, effective, by_token=caller.door != Door.CONSOLE)
-        ctx.role = effective
-        ctx.agent = policy.narrow(ctx, "agent", data.agent, caller.bound_agent)
-        ctx.user_id = policy.narrow(ctx, "user_id", data.user_id, caller.bound_user)
-        ctx.session_id = policy.narrow(ctx, "session_id", data.session_id, None)
-    return ctx
+def _identify(call: _Call) -> Context:
+    data = call.data
+    if data.namespace in NO_NAMESPACE:
+        raise invalid("namespace", f'"{data.namespace}" names no namespace; namespace.list shows yours.')
+    caller, namespace, namespace_id, role = tenancy.standing(call.credentials, data.org, data.namespace)
+    return Context(
+        op=call.op,
+        caller=caller,
+        request_id=call.request_id,
+        role=role,
+        namespace=namespace,
+        namespace_id=namespace_id,
+        run_id=data.run_id or "",
+        reason=(getattr(data, "reason", None) or "").strip(),
+    )
+
+
+def _permit(ctx: Context, data: OpInput) -> None:
+    """Step 3: whether the caller may, and which identity the call has."""
+    op, caller = ctx.op, ctx.caller
+    by_token = caller.door != Door.CONSOLE
+    if not op.scoped:
+        if op.role > Role.VIEWER:
+            policy.require_role(op, ctx.role, by_token=by_token)
+        return
+    if not ctx.namespace:
+        if caller.default_namespace:
+            raise OpError("NOT_FOUND", NO_SUCH_NAMESPACE)
+        raise invalid("namespace", "is required: this caller has no default; see namespace.list.", "missing")
+    if ctx.namespace_id is None:
+        if not op.is_read and not caller.may_create_namespaces:
+            raise OpError("NOT_FOUND", NO_SUCH_NAMESPACE)
+        # What does not exist yet: its maker writes it, anyone who could see it reads it as empty.
+        ctx.role = max(ctx.role, min(Role.WRITER, caller.ceiling))
+    policy.require_role(op, ctx.role, by_token=by_token)
+    ctx.agent = policy.narrow(ctx, "agent", data.agent, caller.bound_agent)
+    ctx.user_id = policy.narrow(ctx, "user_id", data.user_id, caller.bound_user)
+    ctx.session_id = policy.narrow(ctx, "session_id", data.session_id, None)
 
 
 def _read(ctx: Context, data: OpInput) -> Answer:
     try:
         body = ctx.op.handler(ctx, data)
-    except DatabaseError as error:
+    except DatabaseFault as error:
         raise _database_refusal(error) from error
     return _answer(ctx, 200, body)
 
 
-def _write(ctx: Context, data: OpInput, payload: dict[str, Any], key: str | None) -> Answer:
-    digest = idempotency.body_digest(payload) if key is not None else b""
+def _write(ctx: Context, call: _Call, payload: dict[str, Any], key: str | None) -> Answer:
+    data = call.data
+    digest = idempotency.body_digest(ctx, payload) if key is not None else b""
     attempt, namespace_id = 1, ctx.namespace_id
     while True:
         try:
             answer, replayed = _transaction(ctx, data, key, digest)
             break
-        except DatabaseError as error:
+        except DatabaseFault as error:
             if _sqlstate(error) not in RETRY_STATES or attempt >= ATTEMPTS or connection.in_atomic_block:
                 raise _database_refusal(error) from error
             # Full jitter: writers that met once should not meet again at the same moment.
             time.sleep(random.uniform(0, 0.01 * 2**attempt))  # noqa: S311 - not a secret
-            attempt += 1
-            ctx.audit.clear()
-            ctx.on_commit.clear()
+        except services.NamespaceAppeared:
+            # Somebody made it since we looked, so the role there is judged and not assumed.
+            fresh = _identify(call)
+            ctx.caller, ctx.role, namespace_id = fresh.caller, fresh.role, fresh.namespace_id
             ctx.namespace_id = namespace_id
-    if ctx.op.after_commit is not None:
-        body = ctx.op.after_commit(ctx, answer.body)
-        answer = Answer(answer.status, body, answer.headers)
+            _permit(ctx, data)
+        attempt += 1
+        ctx.audit.clear()
+        ctx.on_commit.clear()
+        ctx.degraded.clear()
+        ctx.namespace_id = namespace_id
+    if ctx.op.after_commit is not None and not _is_dry_run(data):
+        answer = Answer(answer.status, ctx.op.after_commit(ctx, answer.body), answer.headers)
     if replayed:
         answer.headers["Idempotent-Replayed"] = "true"
     return answer
 
 
+def _is_dry_run(data: OpInput) -> bool:
+    return bool(getattr(data, "dry_run", False))
+
+
 def _transaction(ctx: Context, data: OpInput, key: str | None, digest: bytes) -> tuple[Answer, bool]:
-    dry_run = bool(getattr(data, "dry_run", False))
+    dry_run = _is_dry_run(data)
     advisories = list(ctx.advisories)
     with transaction.atomic():
         if key is not None and not dry_run:
@@ -228,7 +270,8 @@ def _answer(ctx: Context, status: int, body: dict[str, Any]) -> Answer:
     if ctx.ignored_args:
         body["ignored_args"] = ctx.ignored_args
     if ctx.advisories:
-        body["advisories"] = [*body.get("advisories", []), *ctx.advisories]
+        # A batch may say the same of each of its items.
+        body["advisories"] = list(dict.fromkeys([*body.get("advisories", []), *ctx.advisories]))
     if ctx.degraded:
         body["degraded"] = sorted({*body.get("degraded", []), *ctx.degraded})
     try:
@@ -240,29 +283,41 @@ def _answer(ctx: Context, status: int, body: dict[str, Any]) -> Answer:
 
 def _audit_refusal(ctx: Context, error: OpError, data: OpInput) -> None:
     """Refused destructive and locked calls are kept too, in a transaction of their own."""
-    if not policy.audits_refusal(ctx.op, error) or ctx.op.is_read:
+    if not policy.audits_refusal(ctx.op, error):
         return
     target = str(getattr(data, "memory_key", "") or error.fields.get("memory_key", ""))
     detail = {"code": error.code}
     if "blocked" in error.fields:
         detail["blocked"] = error.fields["blocked"]
-    with transaction.atomic():
-        audit.append(ctx, [AuditEntry(target=target, outcome="refused", detail=detail)])
+    try:
+        with transaction.atomic():
+            audit.append(ctx, [AuditEntry(target=target, outcome="refused", detail=detail)])
+    except DatabaseFault as fault:
+        raise _database_refusal(fault) from fault
 
 
-def _sqlstate(error: DatabaseError) -> str:
+def _sqlstate(error: DatabaseFault) -> str:
     return getattr(error.__cause__, "sqlstate", None) or ""
 
 
-def _database_refusal(error: DatabaseError) -> Exception:
+def _lost(error: DatabaseFault) -> bool:
+    """True when the connection broke, not the statement."""
+    cause, state = error.__cause__, _sqlstate(error)
+    if isinstance(cause, PoolTimeout):
+        return False
+    broken = isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError)
+    return broken and (not state or state.startswith("08") or state in SHUTDOWN_STATES)
+
+
+def _database_refusal(error: DatabaseFault) -> Exception:
     """A database error as the refusal it stands for; the error itself when it is a defect."""
     state, cause = _sqlstate(error), error.__cause__
     if state == "LM423":
         return OpError("LOCKED", str(cause).split("\n", 1)[0], blocked={"by": "database"})
     if isinstance(cause, PoolTimeout):
-        return OpError("BUSY", "All database connections are in use; try again.", retry_after_s=1)
-    if state in RETRY_STATES or state in {"57014", "55P03", "53300", "57P01", "57P02", "57P03"}:
-        return OpError("BUSY", "The database did not get to it in time; try again.", retry_after_s=1)
-    if isinstance(cause, psycopg.OperationalError) and not state:
+        return OpError("BUSY", "No database connection came free in time; try again.", retry_after_s=1)
+    if _lost(error):
         return OpError("BUSY", "The database cannot be reached at the moment; try again.", retry_after_s=2)
+    if state in BUSY_STATES or state[:2] in BUSY_CLASSES:
+        return OpError("BUSY", "The database did not get to it in time; try again.", retry_after_s=1)
     return error

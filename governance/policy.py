@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loomsite.ops import Context, Op, OpError, Role
+from loomsite.ops import Context, Effect, Op, OpError, Role, invalid
 
 CONSOLE_ONLY = Role.REVIEWER
 
@@ -29,7 +29,10 @@ def require_role(op: Op, role: Role, *, by_token: bool) -> None:
 
 def audits_refusal(op: Op, error: OpError) -> bool:
     """Refused destructive and locked calls leave a row; other refusals do not."""
-    return error.code == "LOCKED" or (op.destructive and error.status in {403, 409, 423})
+    if op.is_read or not 400 <= error.status < 500 or error.code == "RATE_LIMITED":
+        return False
+    loosens = Effect.LOCK in op.effects and error.code == "FORBIDDEN"
+    return op.destructive or loosens or error.code == "LOCKED"
 
 
 def narrow(ctx: Context, name: str, asked: str | None, bound: str | None) -> str | None:
@@ -40,11 +43,7 @@ def narrow(ctx: Context, name: str, asked: str | None, bound: str | None) -> str
     """
     if asked == "*":
         if not ctx.op.is_read:
-            raise OpError(
-                "INVALID_ARGUMENT",
-                f'{name}: "*" is for reads; a write names one, or "-" for none.',
-                errors=[{"path": name, "message": '"*" is for reads', "type": "value_error"}],
-            )
+            raise invalid(name, '"*" is for reads; a write names one, or "-" for none.')
         return None
     if bound is not None and asked not in (None, bound, "-"):
         raise OpError("NOT_FOUND", f"{name}: this token does not cover that value; see ops.whoami.")

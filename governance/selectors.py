@@ -10,8 +10,8 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 from governance.clock import iso
-from loomsite.ops import Context, not_found
 from governance.tenancy import visible_namespaces
+from loomsite.ops import Context, not_found
 
 
 def job_get(ctx: Context, job_id: int) -> dict[str, Any]:
@@ -19,8 +19,8 @@ def job_get(ctx: Context, job_id: int) -> dict[str, Any]:
     seen = {row["id"] for row in visible_namespaces(ctx.caller)}
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT id, namespace_id, kind, state, progress, attempts, result, error, created_at, finished_at "
-            "FROM governance_job WHERE id = %s AND org_id = %s",
+            "SELECT id, namespace_id, kind, state, progress, attempts, result, error, created_at, "
+            "finished_at FROM governance_job WHERE id = %s AND org_id = %s",
             [job_id, ctx.caller.org_id],
         )
         row = cursor.fetchone()
@@ -43,7 +43,9 @@ def job_get(ctx: Context, job_id: int) -> dict[str, Any]:
 def worker_seen() -> dict[str, Any]:
     """When a worker was last heard from: `alive`, `last_seen`, `age_s`."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT max(at), extract(epoch FROM clock_timestamp() - max(at)) FROM governance_workerbeat")
+        cursor.execute(
+            "SELECT max(at), extract(epoch FROM clock_timestamp() - max(at)) FROM governance_workerbeat"
+        )
         at, age = cursor.fetchone()
     return {
         "alive": at is not None and float(age) <= settings.LOOM_WORKER_STALE_S,

@@ -24,8 +24,15 @@ from loomsite.ops.schema import OpOutput, WriteInput
 NAMESPACE_ROLES = (Role.VIEWER, Role.WRITER, Role.REVIEWER, Role.ADMIN)
 
 
+class NamespaceAppeared(Exception):
+    """Somebody else made the namespace since the caller's role was judged."""
+
+
 def namespace_create(ctx: Context) -> int:
-    """The id of the call's namespace, made now if nobody made it meanwhile; the maker becomes its admin."""
+    """Make the call's namespace and give its maker the role of admin; its id.
+
+    Raises NamespaceAppeared when it exists by now.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO governance_namespace (org_id, slug, created_at) "
@@ -33,12 +40,8 @@ def namespace_create(ctx: Context) -> int:
             [ctx.caller.org_id, ctx.namespace],
         )
         row = cursor.fetchone()
-        if row is None:
-            cursor.execute(
-                "SELECT id FROM governance_namespace WHERE org_id = %s AND slug = %s",
-                [ctx.caller.org_id, ctx.namespace],
-            )
-            return int(cursor.fetchone()[0])
+    if row is None:
+        raise NamespaceAppeared(ctx.namespace)
     namespace = Namespace.objects.get(pk=row[0])
     if ctx.caller.principal_id is not None:
         assign_perm("admin", User.objects.get(pk=ctx.caller.principal_id), namespace)
@@ -74,6 +77,8 @@ def token_create(
     """A new token and its full text, which is shown once and never kept."""
     if role not in (Role.VIEWER, Role.WRITER):
         raise invalid("role", "a token carries viewer or writer; reviewers and admins act in the console.")
+    if default_namespace and namespaces is not None and default_namespace not in namespaces:
+        raise invalid("default_namespace", "is not among the token's namespaces.")
     if source_class not in SOURCE_CLASSES:
         raise invalid("source_class", f"must be one of {', '.join(SOURCE_CLASSES)}.")
     prefix, full, digest = new_secret()
@@ -104,7 +109,7 @@ def token_revoke(*, token: Token) -> bool:
             "UPDATE governance_token SET revoked_at = clock_timestamp() WHERE id = %s AND revoked_at IS NULL",
             [token.pk],
         )
-        return cursor.rowcount == 1
+        return bool(cursor.rowcount == 1)
 
 
 def worker_heartbeat() -> None:
@@ -118,6 +123,15 @@ def worker_heartbeat() -> None:
         )
 
 
+def worker_forget() -> int:
+    """Drop the beats of workers not heard from for a day; how many went."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "DELETE FROM governance_workerbeat WHERE at < clock_timestamp() - make_interval(days => 1)"
+        )
+        return int(cursor.rowcount)
+
+
 def idempotency_sweep() -> int:
     """Drop stored answers past their keep time; how many went."""
     with connection.cursor() as cursor:
@@ -126,7 +140,7 @@ def idempotency_sweep() -> int:
             "WHERE created_at < statement_timestamp() - make_interval(hours => %s)",
             [settings.LOOM_IDEMPOTENCY_HOURS],
         )
-        return cursor.rowcount
+        return int(cursor.rowcount)
 
 
 def _system_op() -> Op:
@@ -151,7 +165,12 @@ def system_context(
     """
     op = Op(**{**_system_op().__dict__, "name": op_name})
     caller = Caller(
-        principal_id=None, principal=principal, org_id=org.pk, org=org.slug, door=Door.SYSTEM, acts_for="agent"
+        principal_id=None,
+        principal=principal,
+        org_id=org.pk,
+        org=org.slug,
+        door=Door.SYSTEM,
+        acts_for="agent",
     )
     ctx = Context(op=op, caller=caller, request_id=uuid.uuid4().hex, role=Role.ADMIN)
     if namespace is not None:
@@ -183,5 +202,6 @@ def job_create(
             ],
         )
         job_id = int(cursor.fetchone()[0])
-    transaction.on_commit(lambda: send(job_id, delay_s))
+    # Robust: the job is committed by then, and so is the write that asked for it.
+    transaction.on_commit(lambda: send(job_id, delay_s), robust=True)
     return job_id

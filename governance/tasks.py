@@ -1,26 +1,34 @@
-"""Celery tasks: three lines each that call a service."""
+"""Celery tasks: three lines each that call a service.
+
+`expires` keeps what beat sends while no worker listens from piling up. A job's limit is for a handler
+that hangs: its attempt fails and is tried again.
+"""
 
 from __future__ import annotations
 
 from celery import shared_task
 
-from governance import jobs, services
+from governance import audit, jobs, services
+
+JOB_LIMIT_S = 3600
 
 
-@shared_task(name="governance.run_job")  # type: ignore[untyped-decorator]
+@shared_task(name="governance.run_job", soft_time_limit=JOB_LIMIT_S, time_limit=JOB_LIMIT_S + 60)
 def run_job(job_id: int) -> None:
     """Run one attempt of a job."""
     jobs.run(job_id)
 
 
-@shared_task(name="governance.sweep")  # type: ignore[untyped-decorator]
+@shared_task(name="governance.sweep", expires=60, soft_time_limit=120, time_limit=150)
 def sweep() -> None:
-    """Send lost jobs again and drop stored answers past their time."""
+    """Send lost jobs again, drop what is past its time, and note the audit's heads."""
     jobs.sweep()
     services.idempotency_sweep()
+    services.worker_forget()
+    audit.log_heads()
 
 
-@shared_task(name="governance.heartbeat")  # type: ignore[untyped-decorator]
+@shared_task(name="governance.heartbeat", expires=10, soft_time_limit=30, time_limit=40)
 def heartbeat() -> None:
     """Prove that a message goes from beat through the broker to a worker."""
     services.worker_heartbeat()

@@ -19,7 +19,7 @@ from django.db import connection
 
 from loomsite.ops import Caller, Door, OpError, Role
 
-_BEARER = re.compile(r"^loom_([a-z0-9]{12})_([A-Za-z0-9_-]{43})$")
+_BEARER = re.compile(r"loom_([a-z0-9]{12})_([A-Za-z0-9_-]{43})")
 _PREFIX_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 LOCAL_ORG = "dev"
 LOCAL_NAMESPACE = "local"
@@ -85,7 +85,9 @@ FROM governance_token t
 JOIN governance_user u ON u.id = t.principal_id
 JOIN governance_org o ON o.id = t.org_id
 LEFT JOIN governance_namespace n ON n.org_id = o.id AND n.slug = coalesce(
-  %(namespace)s, nullif(t.default_namespace, ''),
+  %(namespace)s,
+  CASE WHEN t.namespaces IS NULL OR t.default_namespace = ANY(t.namespaces)
+       THEN nullif(t.default_namespace, '') END,
   CASE WHEN cardinality(t.namespaces) = 1 THEN t.namespaces[1] END)
 WHERE t.prefix = %(prefix)s
 """  # noqa: S608 - a constant fragment
@@ -111,7 +113,7 @@ def standing(credentials: Credentials, org: str | None, namespace: str | None) -
     elif credentials.user_id is not None:
         found = _user_standing(credentials, credentials.org or org or LOCAL_ORG, namespace, Role.ADMIN)
     elif credentials.is_local and settings.LOOM_SINGLE_USER:
-        found = _user_standing(credentials, LOCAL_ORG, namespace or LOCAL_NAMESPACE, Role.WRITER)
+        found = _user_standing(credentials, LOCAL_ORG, namespace, Role.WRITER)
     else:
         raise OpError(
             "UNAUTHENTICATED",
@@ -124,7 +126,7 @@ def standing(credentials: Credentials, org: str | None, namespace: str | None) -
 
 
 def _token_standing(credentials: Credentials, namespace: str | None) -> Standing:
-    match = _BEARER.match(credentials.bearer or "")
+    match = _BEARER.fullmatch(credentials.bearer or "")
     if not match:
         raise _bad_token()
     prefix, secret = match.groups()
@@ -153,22 +155,23 @@ def _token_standing(credentials: Credentials, namespace: str | None) -> Standing
         namespaces=None if namespaces is None else frozenset(namespaces),
         ceiling=Role.of(ceiling),
         may_create_namespaces=Role.of(ceiling) >= Role.WRITER and (may_create or org_admin),
-        default_namespace=default or (namespaces[0] if namespaces and len(namespaces) == 1 else ""),
+        default_namespace=_default(namespaces, default),
         single_user=settings.LOOM_SINGLE_USER,
     )
-    return _place(caller, namespace or caller.default_namespace, ns_id, role, org_admin)
+    return _place(caller, namespace, ns_id, role, org_admin)
 
 
 def _user_standing(credentials: Credentials, org: str, namespace: str | None, ceiling: Role) -> Standing:
+    local = credentials.user_id is None
+    default = LOCAL_NAMESPACE if local else ""
     with connection.cursor() as cursor:
         cursor.execute(
-            _BY_USER, {"org": org, "namespace": namespace or "", "user_id": credentials.user_id}
+            _BY_USER, {"org": org, "namespace": namespace or default, "user_id": credentials.user_id}
         )
         row = cursor.fetchone()
     if not row:
         raise OpError("UNAUTHENTICATED", "There is no owner account yet; `make run` makes one.")
     user_id, username, org_id, org_slug, ns_id, role, org_admin = row
-    local = credentials.user_id is None
     caller = Caller(
         principal_id=user_id,
         principal=username,
@@ -178,20 +181,32 @@ def _user_standing(credentials: Credentials, org: str, namespace: str | None, ce
         acts_for="agent" if local else "person",
         ceiling=ceiling,
         may_create_namespaces=local or org_admin,
-        default_namespace=LOCAL_NAMESPACE if local else "",
+        default_namespace=default,
         single_user=settings.LOOM_SINGLE_USER,
     )
-    return _place(caller, namespace or caller.default_namespace, ns_id, role, org_admin)
+    return _place(caller, namespace, ns_id, role, org_admin)
 
 
-def _place(caller: Caller, namespace: str, ns_id: int | None, role: int, org_admin: bool) -> Standing:
+def _default(namespaces: list[str] | None, default: str) -> str:
+    """The namespace meant when a call names none; one outside of the token's own list does not count."""
+    if default and (namespaces is None or default in namespaces):
+        return default
+    return namespaces[0] if namespaces and len(namespaces) == 1 else ""
+
+
+def _place(caller: Caller, asked: str | None, ns_id: int | None, role: int, org_admin: bool) -> Standing:
+    """Where the caller stands. A default that it cannot see (any more) is no place; ops.whoami tells."""
+    namespace = asked or caller.default_namespace
+    if not namespace:
+        return Standing(caller, "", None, Role.NONE)
     held = min(Role.ADMIN if org_admin else Role(role), caller.ceiling)
-    if namespace:
-        covered = caller.namespaces is None or namespace in caller.namespaces
-        sees_all = org_admin or caller.may_create_namespaces
-        if not covered or (ns_id is None and not sees_all) or (ns_id is not None and held == Role.NONE):
-            raise OpError("NOT_FOUND", "No such namespace for this caller; namespace.list shows yours.")
-    return Standing(caller, namespace, ns_id, held)
+    covered = caller.namespaces is None or namespace in caller.namespaces
+    sees_all = org_admin or caller.may_create_namespaces
+    if covered and (sees_all if ns_id is None else held > Role.NONE):
+        return Standing(caller, namespace, ns_id, held)
+    if asked is None:
+        return Standing(caller, "", None, Role.NONE)
+    raise OpError("NOT_FOUND", "No such namespace for this caller; namespace.list shows yours.")
 
 
 def _bad_token() -> OpError:
@@ -202,6 +217,7 @@ def _bad_token() -> OpError:
 
 
 _touched: dict[int, float] = {}
+_TOUCHED_AT_MOST = 10_000
 
 
 def _touch(token_id: int) -> None:
@@ -209,11 +225,24 @@ def _touch(token_id: int) -> None:
     now = time.monotonic()
     if now - _touched.get(token_id, -60.0) < 60.0:
         return
+    if len(_touched) >= _TOUCHED_AT_MOST:
+        _touched.clear()
     _touched[token_id] = now
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE governance_token SET last_used_at = clock_timestamp() WHERE id = %s", [token_id]
         )
+
+
+def usable_tokens() -> int:
+    """How many tokens would be let in now."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM governance_token t JOIN governance_user u ON u.id = t.principal_id "
+            "WHERE u.is_active AND t.revoked_at IS NULL "
+            "AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())"
+        )
+        return int(cursor.fetchone()[0])
 
 
 def visible_namespaces(caller: Caller) -> list[dict[str, Any]]:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from django.db import DatabaseError, connection
+from django.db import Error as DatabaseFault
+from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from pydantic_core import to_json
 from rest_framework.request import Request
-from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from governance import pipeline, selectors
 from governance.pipeline import Answer
 from governance.tenancy import Credentials
-from loomsite.doors.guards import is_local_call
-from loomsite.ops import Door, OpError, limits
+from loomsite.doors.guards import FORWARDING_HEADERS, bearer_token, is_local_call
+from loomsite.ops import Door, OpError, invalid, limits
 from loomsite.ops.text import parse_object
 
 
@@ -37,12 +37,17 @@ class _DatabaseTimer:
 class OpView(APIView):
     """POST /v1/<op>: the body is the op's input, the answer its output."""
 
+    http_method_names = ("post",)
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Nothing to negotiate: JSON in and out, and the pipeline knows the caller."""
+
     def post(self, request: Request, op: str) -> HttpResponse:
         """Run the op through the pipeline."""
         started = time.perf_counter()
         timer = _DatabaseTimer()
         http: HttpRequest = request._request
-        request_id = pipeline.new_request_id(http.headers.get("X-Request-ID"))
+        request_id = _request_id(http)
         try:
             payload = read_body(http)
         except OpError as error:
@@ -54,23 +59,35 @@ class OpView(APIView):
                     payload,
                     credentials(http),
                     request_id=request_id,
-                    idempotency_key=http.headers.get("Idempotency-Key"),
+                    idempotency_key=http.META.get("HTTP_IDEMPOTENCY_KEY"),
                 )
         response = respond(answer)
         total = (time.perf_counter() - started) * 1000
         response["Server-Timing"] = f"app;dur={total:.2f}, db;dur={timer.seconds * 1000:.2f}"
         return response
 
+    def http_method_not_allowed(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:  # type: ignore[override]
+        """405 in the envelope of every other error."""
+        refused = OpError("METHOD_NOT_ALLOWED", "Ops are called by POST with a JSON object; see /v1/docs.")
+        return respond(pipeline.refusal(refused, _request_id(request._request)))
+
+
+def _request_id(http: HttpRequest) -> str:
+    return pipeline.new_request_id(http.META.get("HTTP_X_REQUEST_ID"))
+
 
 def read_body(http: HttpRequest) -> dict[str, Any]:
     """The request's JSON object. OpError 413, 415 or 400."""
-    length = http.META.get("CONTENT_LENGTH") or "0"
+    length = http.META.get("CONTENT_LENGTH") or ""
     if length.isdigit() and int(length) > limits.BODY_BYTES:
         raise OpError(
             "TOO_LARGE",
             f"The body has {length} bytes; the limit is {limits.BODY_BYTES}.",
             limit=limits.BODY_BYTES,
         )
+    if not length and "HTTP_TRANSFER_ENCODING" in http.META:
+        # WSGI hides the length of a chunked body, and Django then reads it as empty.
+        raise invalid("body", "came in chunks; send it whole, with a Content-Length.", "content_length")
     raw = http.read(limits.BODY_BYTES + 1)
     kind = (http.META.get("CONTENT_TYPE") or "").split(";", 1)[0].strip().lower()
     if raw and kind not in ("application/json", ""):
@@ -80,20 +97,19 @@ def read_body(http: HttpRequest) -> dict[str, Any]:
 
 def credentials(http: HttpRequest) -> Credentials:
     """What the request says of its caller."""
-    header = http.META.get("HTTP_AUTHORIZATION", "")
-    if header:
-        scheme, _, bearer = header.partition(" ")
-        return Credentials(bearer=bearer.strip() if scheme.lower() == "bearer" else "", door=Door.REST)
-    forwarded = any(
-        name in http.META for name in ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED", "HTTP_X_REAL_IP")
-    )
+    bearer = bearer_token(http.META.get("HTTP_AUTHORIZATION"))
+    if bearer is not None:
+        return Credentials(bearer=bearer, door=Door.REST)
     local = is_local_call(
         http.META.get("REMOTE_ADDR", ""),
         http.META.get("HTTP_HOST", ""),
         http.META.get("HTTP_ORIGIN"),
-        forwarded,
+        any(name in http.META for name in _FORWARDED),
     )
     return Credentials(door=Door.REST, is_local=local)
+
+
+_FORWARDED = tuple(f"HTTP_{name.upper().replace('-', '_')}" for name in FORWARDING_HEADERS)
 
 
 def respond(answer: Answer) -> HttpResponse:
@@ -104,19 +120,15 @@ def respond(answer: Answer) -> HttpResponse:
     if answer.status == 401:
         response["WWW-Authenticate"] = 'Bearer realm="loomsite"'
     response["Cache-Control"] = "no-store"
+    # Django would log each refusal as a warning; a fault of the server is logged where it happens.
+    response._has_been_logged = True  # type: ignore[attr-defined]
     return response
 
 
-def exception_response(error: Exception, context: dict[str, Any]) -> Response | None:
-    """DRF's own refusals (a method that is not POST) in the envelope of every other error."""
-    from rest_framework.exceptions import MethodNotAllowed
-
-    if not isinstance(error, MethodNotAllowed):
-        return None
-    refused = OpError("METHOD_NOT_ALLOWED", "Ops are called by POST with a JSON object; see /v1/docs.")
-    request = context["request"]
-    answer = pipeline.refusal(refused, pipeline.new_request_id(request.headers.get("X-Request-ID")))
-    return Response(answer.body, status=answer.status, headers={"Allow": "POST", **answer.headers})
+def no_such_address(http: HttpRequest) -> HttpResponse:
+    """404 for an address under /v1/ that names no op, in the envelope of every other error."""
+    refused = OpError("UNKNOWN_OP", "Nothing is served here: ops are called at /v1/<op>; see /v1/docs.")
+    return respond(pipeline.refusal(refused, _request_id(http)))
 
 
 def health(request: HttpRequest) -> HttpResponse:
@@ -130,7 +142,7 @@ def ready(request: HttpRequest) -> HttpResponse:
     try:
         pending = selectors.migrations_pending()
         worker = selectors.worker_seen() if not pending else {"alive": False}
-    except DatabaseError:
+    except DatabaseFault:
         state.update(database="unreachable", migrations="unknown", worker="unknown")
     else:
         if pending:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, ClassVar
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -19,6 +22,8 @@ from pydantic import (
 from loomsite.ops import limits
 from loomsite.ops.errors import OpError
 
+# How much of an unknown field's name is repeated in the answer.
+NAME_CHARS = 80
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x80-\x9f\u2028\u2029]")
 
 
@@ -113,48 +118,102 @@ class OpOutput(BaseModel):
     degraded: list[str] | None = Field(None, description="Parts that worked less well, such as embedding.")
 
 
-def _nullable(annotation: Any) -> bool:
-    return annotation is Any or type(None) in getattr(annotation, "__args__", ()) or annotation is Json
+@dataclass(frozen=True)
+class _Shape:
+    """What `validate` needs to know of a model, by every spelling of a field (name and alias)."""
+
+    fields: frozenset[str]
+    # Fields to which an explicit null says something; elsewhere it counts as left out.
+    nulls: frozenset[str]
+    # Fields that hold a model, or a list of it.
+    nested: dict[str, type[BaseModel]]
+    # Of a selector an unknown key is refused by the model itself.
+    forbids: bool
+    unused: frozenset[str]
 
 
-def validate(
-    model: type[OpInput], payload: dict[str, Any], fields: frozenset[str]
-) -> tuple[OpInput, list[str]]:
+def _arms(annotation: Any) -> list[Any]:
+    """The types a value may have, with `Annotated`, unions and lists taken apart."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _arms(args[0])
+    if origin in (Union, UnionType, list):
+        return [arm for arg in args for arm in _arms(arg)]
+    return [annotation]
+
+
+def _takes_null(annotation: Any) -> bool:
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _takes_null(args[0])
+    if origin in (Union, UnionType):
+        return any(_takes_null(arg) for arg in args)
+    return annotation is Any or annotation is NoneType
+
+
+@cache
+def _shape(model: type[BaseModel]) -> _Shape:
+    fields: set[str] = set()
+    nulls: set[str] = set()
+    nested: dict[str, type[BaseModel]] = {}
+    for name, field in model.model_fields.items():
+        spellings = {name, field.alias or name}
+        fields |= spellings
+        if _takes_null(field.annotation):
+            nulls |= spellings
+        for arm in _arms(field.annotation):
+            if isinstance(arm, type) and issubclass(arm, BaseModel):
+                nested |= dict.fromkeys(spellings, arm)
+    return _Shape(
+        frozenset(fields),
+        frozenset(nulls),
+        nested,
+        model.model_config.get("extra") == "forbid",
+        getattr(model, "ACCEPTED_NOT_USED", frozenset()),
+    )
+
+
+def _known(
+    model: type[BaseModel], payload: dict[str, Any], prefix: str, ignored: list[str]
+) -> dict[str, Any]:
+    """What `model` reads of `payload`; the names of the rest join `ignored`."""
+    shape = _shape(model)
+    known: dict[str, Any] = {}
+    for name, value in payload.items():
+        if name in shape.unused:
+            ignored.append(f"{prefix}{name}")
+        if name not in shape.fields:
+            if shape.forbids:
+                known[name] = value
+            else:
+                ignored.append(f"{prefix}{name[:NAME_CHARS]}")
+        elif value is not None or name in shape.nulls:
+            inner = shape.nested.get(name)
+            known[name] = value if inner is None else _inner(inner, value, f"{prefix}{name}.", ignored)
+    return known
+
+
+def _inner(model: type[BaseModel], value: Any, prefix: str, ignored: list[str]) -> Any:
+    if isinstance(value, dict):
+        return _known(model, value, prefix, ignored)
+    if isinstance(value, list):
+        return [_inner(model, item, f"{prefix}{i}.", ignored) for i, item in enumerate(value)]
+    return value
+
+
+def validate(model: type[OpInput], payload: dict[str, Any]) -> tuple[OpInput, list[str]]:
     """`payload` as an instance of `model`, and the sorted names of fields that nobody reads.
 
-    `fields` are the names and aliases the model knows. An explicit null counts as omitted where the
-    field gives null no meaning. Raises OpError 400 listing every fault with its path, or 413 for a
-    value over its size.
+    Fields of nested requests are named by their path (`items.0.colour`). An explicit null counts as
+    omitted where the field gives null no meaning. Raises OpError 400 listing every fault with its path,
+    or 413 for a value over its size.
     """
-    known = {
-        name: value
-        for name, value in payload.items()
-        if name in fields and (value is not None or name in _null_fields(model))
-    }
-    ignored = sorted(
-        name[:80] for name in payload if name not in fields or name in model.ACCEPTED_NOT_USED
-    )
+    ignored: list[str] = []
+    known = _known(model, payload, "", ignored)
     try:
-        return model.model_validate(known), ignored
+        return model.model_validate(known), sorted(ignored)
     except ValidationError as error:
         raise invalid_fields(error) from error
-
-
-_NULL_FIELDS: dict[type[BaseModel], frozenset[str]] = {}
-
-
-def _null_fields(model: type[BaseModel]) -> frozenset[str]:
-    known = _NULL_FIELDS.get(model)
-    if known is None:
-        known = frozenset(
-            spelling
-            for name, field in model.model_fields.items()
-            if _nullable(field.annotation)
-            for spelling in (name, field.alias)
-            if spelling
-        )
-        _NULL_FIELDS[model] = known
-    return known
 
 
 def invalid_fields(error: ValidationError) -> OpError:

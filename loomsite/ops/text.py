@@ -18,13 +18,35 @@ REPLACEMENT = "\ufffd"
 ADDRESSING = frozenset(
     {
         "memory_key", "org", "namespace", "agent", "user_id", "session_id", "run_id", "prefix", "key_prefix",
-        "keys", "into", "cursor", "from_namespace", "to", "subject", "attribute", "memory_id", "job_id",
+        "keys", "ids", "into", "cursor", "from_namespace", "to", "subject", "attribute", "memory_id",
+        "job_id",
     }
 )  # fmt: skip
+# Fields whose objects are selectors or requests of their own, not stored data.
+NESTED = frozenset({"items", "filter", "target"})
+
+
+# Each character of a hostile body could ask for a note of its own.
+NOTES = 20
+PATH_CHARS = 200
+# Where a value stands: (path of what holds it, name or index). Linked, because a path is only spelled out
+# when there is something to say about it.
+Path = tuple[Any, str | int] | None
 
 
 def _refuse_constant(token: str) -> NoReturn:
     raise invalid("body", f"{token} is not JSON; send null or a finite number.", "json_invalid")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; a name that stands twice is refused, for readers disagree on which one counts."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        shown = twice[:PATH_CHARS].encode(errors="replace").decode()
+        raise invalid(shown or "body", "stands twice in one object.", "json_invalid")
+    return found
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:
@@ -38,7 +60,7 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     if not raw.strip():
         return {}
     try:
-        body = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
+        body = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object)
     except UnicodeDecodeError as error:
         raise invalid("body", f"is not UTF-8 (byte {error.start}).", "json_invalid") from error
     except json.JSONDecodeError as error:
@@ -58,53 +80,93 @@ def _too_deep(path: str) -> OpError:
     return invalid(path, f"is nested deeper than {limits.NESTING} levels.", "nesting", limit=limits.NESTING)
 
 
+def _spelled(path: Path) -> str:
+    """The path as errors show it: names and indexes joined by dots, cut in the middle when it is long."""
+    parts: list[str] = []
+    while path is not None:
+        path, part = path
+        parts.append(str(part)[:PATH_CHARS].encode(errors="replace").decode())
+    text = ".".join(reversed(parts)) or "body"
+    return text if len(text) <= PATH_CHARS else f"{text[: PATH_CHARS // 2]}…{text[-PATH_CHARS // 2 :]}"
+
+
+class _Cleaner:
+    """One walk over a payload."""
+
+    def __init__(self) -> None:
+        self.replaced: list[str] = []
+        self.count = 0
+
+    def text(self, text: str, path: Path, addressing: bool) -> str:
+        """NFC text without NUL. OpError 400 for a lone surrogate, or for a NUL in what addresses a row."""
+        if text.isascii() and "\x00" not in text:
+            return text
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            message = "holds a lone surrogate, which is not text."
+            raise invalid(_spelled(path), message, "surrogate") from error
+        if "\x00" in text:
+            if addressing:
+                raise invalid(_spelled(path), "must not hold U+0000.", "nul")
+            text = text.replace("\x00", REPLACEMENT)
+            self.count += 1
+            if self.count <= NOTES:
+                self.replaced.append(_spelled(path).replace("\x00", REPLACEMENT))
+        return unicodedata.normalize("NFC", text)
+
+    def value(self, value: Any, path: Path, depth: int, addressing: bool, names_rows: bool) -> Any:
+        """`value` cleaned; `depth` counts the objects and lists around it."""
+        if isinstance(value, str):
+            return self.text(value, path, addressing)
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                raise invalid(_spelled(path), "must be a finite number.", "finite_number")
+            return value
+        if isinstance(value, dict):
+            return self.object(value, path, depth + 1, names_rows)
+        if isinstance(value, list):
+            if depth >= limits.NESTING:
+                raise _too_deep(_top(path))
+            return [
+                self.value(item, (path, i), depth + 1, addressing, names_rows) for i, item in enumerate(value)
+            ]
+        return value
+
+    def object(self, value: dict[Any, Any], path: Path, depth: int, names_rows: bool) -> dict[str, Any]:
+        """An object cleaned. `names_rows` is true where its names are the op's own, not stored data."""
+        if depth > limits.NESTING:
+            raise _too_deep(_top(path))
+        fresh: dict[str, Any] = {}
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise invalid(_spelled(path), "has an object key that is not a string.", "json_type")
+            name = self.text(key, (path, key), False)
+            here = (path, name)
+            if name in fresh:
+                raise invalid(_spelled(here), "stands twice after NFC normalisation.")
+            # A stored value may use the words of addressing fields freely; nested selectors may not.
+            nested = depth == 1 and name in NESTED
+            fresh[name] = self.value(item, here, depth, names_rows and name in ADDRESSING, nested)
+        return fresh
+
+
+def _top(path: Path) -> str:
+    """The op's own field that holds `path`: what is too deep has no useful full path."""
+    while path is not None and path[0] is not None:
+        path = path[0]
+    return _spelled(path)
+
+
 def clean(payload: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """`payload` with every string NFC-normalised, and the advisories that came of it.
 
     NUL becomes U+FFFD in values, with an advisory; in what addresses a row it is refused. Lone
     surrogates, NaN, infinities and too deep nesting raise OpError 400 naming the path.
     """
-    advisories: list[str] = []
-
-    def string(text: str, path: str, addressing: bool) -> str:
-        if text.isascii() and "\x00" not in text:
-            return text
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise invalid(path, "holds a lone surrogate, which is not text.", "surrogate") from error
-        if "\x00" in text:
-            if addressing:
-                raise invalid(path, "must not hold U+0000.", "nul")
-            text = text.replace("\x00", REPLACEMENT)
-            advisories.append(f"{path}: U+0000 is stored as U+FFFD")
-        return unicodedata.normalize("NFC", text)
-
-    def walk(value: Any, path: str, depth: int, addressing: bool) -> Any:
-        if depth > limits.NESTING:
-            raise _too_deep(path.split(".", 1)[0])
-        if isinstance(value, str):
-            return string(value, path, addressing)
-        if isinstance(value, float):
-            if not math.isfinite(value):
-                raise invalid(path, "must be a finite number.", "finite_number")
-            return value
-        if isinstance(value, dict):
-            fresh: dict[str, Any] = {}
-            for key, item in value.items():
-                if not isinstance(key, str):
-                    raise invalid(path, "has an object key that is not a string.", "json_type")
-                name = string(key, f"{path}.{key!r:.40}" if path else "body", False)
-                if name in fresh:
-                    raise invalid(f"{path}.{name}" if path else name, "stands twice after NFC normalisation.")
-                # Only the op's own fields address rows; a stored value may use the same words freely.
-                own = depth == 1 or path.split(".", 1)[0] in {"items", "filter"} and depth <= 3
-                fresh[name] = walk(
-                    item, f"{path}.{name}" if path else name, depth + 1, name in ADDRESSING and own
-                )
-            return fresh
-        if isinstance(value, list):
-            return [walk(item, f"{path}.{i}", depth + 1, addressing) for i, item in enumerate(value)]
-        return value
-
-    return walk(payload, "", 1, False), advisories
+    cleaner = _Cleaner()
+    fresh = cleaner.object(payload, None, 1, True)
+    advisories = [f"{path}: U+0000 is stored as U+FFFD" for path in cleaner.replaced]
+    if cleaner.count > NOTES:
+        advisories.append(f"body: U+0000 is stored as U+FFFD in {cleaner.count - NOTES} more places")
+    return fresh, advisories

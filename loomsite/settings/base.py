@@ -109,7 +109,6 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": [],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": [],
-    "EXCEPTION_HANDLER": "loomsite.doors.rest.exception_response",
     "UNAUTHENTICATED_USER": None,
 }
 
