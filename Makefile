@@ -30,7 +30,7 @@ help:
 $(PY):
 	@echo 'making the virtual environment $(VENV)'
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Loomsite needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another with: make PYTHON=python3.12 ...")'
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # The stamps make a second run start at once and work offline.
 $(VENV)/.runtime: requirements.txt | $(PY)
@@ -66,7 +66,7 @@ soak: setup-dev
 lint: setup-dev
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
-	@$(PY) -m mypy .
+	@$(PY) -m mypy
 	@$(PY) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
 	@$(PY) -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
 

@@ -24,6 +24,13 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
+    def numeric(self) -> str:
+        """The host as an IP address, IPv4 first: the web server takes no names."""
+        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        ordered = sorted(found, key=lambda entry: entry[0] != socket.AF_INET)
+        return str(ordered[0][4][0])
+
+    @property
     def reachable(self) -> Address:
         """The address a client on this machine uses; a wildcard is reached over loopback."""
         return Address(_WILDCARDS.get(self.host, self.host), self.port)
@@ -51,12 +58,10 @@ def address_from_env(name: str) -> Address | None:
 def why_not_free(address: Address) -> str | None:
     """Why nothing can listen there, None when it is free."""
     try:
-        family, kind, protocol, _, target = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as probe:
+        host = address.numeric
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(target)
+            probe.bind((host, address.port))
             probe.listen(1)
     except OSError as error:
         return error.strerror or str(error)

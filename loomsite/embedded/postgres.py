@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pwd
 import re
 import secrets
 import shutil
@@ -112,6 +113,17 @@ def _server_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(ours)} | {"LC_ALL": "C"}
 
 
+def _need_a_name() -> None:
+    """initdb looks its user up; a container's arbitrary user id may have no entry."""
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError as error:
+        raise EmbeddedError(
+            f"user id {os.geteuid()} has no account name, which the embedded database's set-up needs; "
+            "add one to /etc/passwd or set LOOM_DATABASE_URL."
+        ) from error
+
+
 def _list_item(path: Path) -> str:
     """A path as an item of a list setting, where commas separate and spaces are trimmed."""
     return '"' + str(path).replace('"', '""') + '"'
@@ -131,7 +143,8 @@ def last_complaint(log: Path) -> str:
         for number in reversed(range(len(lines))):
             if re.search(pattern, lines[number]):
                 # PostgreSQL says "the file contains errors" last and which ones before.
-                cause = lines[number - 1] if "contains errors" in lines[number] and number else lines[number]
+                before = number > 0 and "contains errors" in lines[number]
+                cause = lines[number - 1 if before else number]
                 return re.sub(r"^.*?\b(?=(?:FATAL|PANIC|ERROR|LOG): |initdb:)", "", cause)
     return lines[-1] if lines else "the log is empty"
 
@@ -225,7 +238,9 @@ class Postgres:
         password_file = workshop / "password"
         write_private(password_file, secret + "\n")
         runner: Account | None = None
-        if self.account is not None:
+        if self.account is None:
+            _need_a_name()
+        else:
             runner = named_account()
             give(workshop, runner)
             runner = reachable_account(runner, self.bin / "initdb", fresh)

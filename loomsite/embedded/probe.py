@@ -7,8 +7,8 @@ import socket
 from loomsite.embedded.ports import Address
 
 
-def answers(address: Address, path: str, wanted: set[int] | None) -> bool:
-    """Whether a GET gets one of the `wanted` statuses (any HTTP answer when None)."""
+def status(address: Address, path: str) -> int | None:
+    """The HTTP status that a GET gets, None when nothing answers."""
     request = (
         f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAccept: application/json\r\n\r\n"
     )
@@ -22,8 +22,8 @@ def answers(address: Address, path: str, wanted: set[int] | None) -> bool:
                     break
                 head += chunk
     except OSError:
-        return False
+        return None
     parts = head.split(b" ", 2)
     if len(parts) < 2 or not parts[0].startswith(b"HTTP/") or not parts[1].isdigit():
-        return False
-    return wanted is None or int(parts[1]) in wanted
+        return None
+    return int(parts[1])

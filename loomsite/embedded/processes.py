@@ -102,3 +102,25 @@ def processes_in(folder: Path, program: str) -> list[Identity]:
         if current == wanted and name == program and (identity := Identity.of(int(entry.name))):
             found.append(identity)
     return found
+
+
+def processes_of_group(leader: int, home: Path) -> list[Identity]:
+    """Members of the process group `leader` besides itself that were started for this home.
+
+    The group's number may belong to somebody else by now, so each member must carry our LOOM_HOME.
+    """
+    if not LINUX:
+        return []
+    mark = b"LOOM_HOME=" + bytes(home) + b"\0"
+    found = []
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit() or int(entry.name) == leader:
+            continue
+        pid = int(entry.name)
+        try:
+            ours = os.getpgid(pid) == leader and mark in Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            continue  # not ours, or gone
+        if ours and (identity := Identity.of(pid)):
+            found.append(identity)
+    return found

@@ -24,9 +24,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from loomsite.embedded import banner, postgres, valkey
+from loomsite.embedded import banner, postgres, probe, valkey
 from loomsite.embedded.children import Child, child_environment, python_child
 from loomsite.embedded.errors import EmbeddedError, StopRequested
+from loomsite.embedded.external import check_broker, check_database
 from loomsite.embedded.home import BASE_DIR, Home, read_json, write_private
 from loomsite.embedded.ports import (
     DEFAULT_HOST,
@@ -37,8 +38,7 @@ from loomsite.embedded.ports import (
     next_free,
 )
 from loomsite.embedded.privileges import child_setup
-from loomsite.embedded.probe import answers
-from loomsite.embedded.processes import Identity, kill_group
+from loomsite.embedded.processes import Identity, kill_group, processes_of_group
 
 READY_SECONDS = 120.0
 STEP_SECONDS = 600.0
@@ -170,8 +170,13 @@ class Supervisor:
     def _start_services(self) -> None:
         """Database and broker, unless the environment names others."""
         services: dict[str, str] = {}
-        own_database = not os.environ.get("LOOM_DATABASE_URL", "").strip()
-        own_broker = not os.environ.get("LOOM_BROKER_URL", "").strip()
+        database_url = os.environ.get("LOOM_DATABASE_URL", "").strip()
+        broker_url = os.environ.get("LOOM_BROKER_URL", "").strip()
+        own_database, own_broker = not database_url, not broker_url
+        if database_url:
+            check_database(database_url)
+        if broker_url:
+            check_broker(broker_url)
         if own_database or own_broker:
             self.sockets = self.home.make_socket_dir()
         if own_database and self.sockets is not None:
@@ -209,7 +214,14 @@ class Supervisor:
         commands: dict[str, tuple[list[str], float]] = {
             "web": (
                 [python, "-m", "granian", "--interface", "wsgi", "--workers", "1"]
-                + ["--blocking-threads", WEB_THREADS, "--host", self.web.host, "--port", str(self.web.port)]
+                + [
+                    "--blocking-threads",
+                    WEB_THREADS,
+                    "--host",
+                    self.web.numeric,
+                    "--port",
+                    str(self.web.port),
+                ]
                 + [
                     "--workers-kill-timeout",
                     str(int(WEB_STOP_SECONDS) - 3),
@@ -221,7 +233,7 @@ class Supervisor:
                 WEB_STOP_SECONDS,
             ),
             "mcp": (
-                [python, "-m", "uvicorn", "loomsite.asgi:application", "--host", self.mcp.host]
+                [python, "-m", "uvicorn", "loomsite.asgi:application", "--host", self.mcp.numeric]
                 + ["--port", str(self.mcp.port), "--lifespan", "on", "--ws", "none", "--no-access-log"]
                 + ["--log-level", "warning", "--timeout-graceful-shutdown", str(int(WEB_STOP_SECONDS) - 3)],
                 WEB_STOP_SECONDS,
@@ -310,23 +322,22 @@ class Supervisor:
 
     def _wait_until_served(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
-        waiting: dict[str, Callable[[], bool]] = {
-            "web": lambda: answers(self.web.reachable, "/v1/ready", {200}),
-            "mcp": lambda: answers(self.mcp.reachable, "/mcp", None),
-        }
-        while waiting:
+        web, mcp = "nothing answers", "nothing answers"
+        while web or mcp:
             self._restart_ended()
             for child in self.children:
                 if child.failures >= STARTUP_FAILURES:
                     reason = postgres.last_complaint(child.log)
                     raise EmbeddedError(f"{child.name} does not start: {reason} (log: {child.log})")
-            for name, served in list(waiting.items()):
-                if served():
-                    del waiting[name]
-            if waiting and time.monotonic() > deadline:
-                late = " and ".join(waiting)
-                raise EmbeddedError(f"{late} not ready after {READY_SECONDS:.0f} s (logs: {self.home.logs})")
-            if waiting:
+            if web and (code := probe.status(self.web.reachable, "/v1/ready")):
+                web = "" if code == 200 else f"GET /v1/ready answers {code}"
+            if mcp and probe.status(self.mcp.reachable, "/mcp"):
+                mcp = ""
+            if (web or mcp) and time.monotonic() > deadline:
+                name, why = ("web", web) if web else ("mcp", mcp)
+                log = self.home.logs / f"{name}.log"
+                raise EmbeddedError(f"{name} not ready after {READY_SECONDS:.0f} s: {why} (log: {log})")
+            if web or mcp:
                 self._pause(0.1)
 
     def _announce(self, owner: dict[str, Any], seconds: float) -> None:
@@ -442,15 +453,19 @@ class Supervisor:
         left = []
         for name, raw in (recorded if isinstance(recorded, dict) else {}).items():
             identity = Identity.from_json(raw)
-            if identity is not None and identity.alive():
+            if identity is None:
+                continue
+            if identity.alive():
                 left.append((str(name), identity))
+            # Of a server that was killed with the supervisor, its own children may hold the port.
+            left += [(str(name), member) for member in processes_of_group(identity.pid, self.home.root)]
         for name, identity in left:
             self.say(f"ending {name} (pid {identity.pid}) of an earlier run")
             identity.send(signal.SIGINT if name == "postgres" else signal.SIGTERM)
         deadline = time.monotonic() + 10.0
         for _, identity in left:
             if not identity.wait_gone(deadline - time.monotonic()):
-                kill_group(identity.pid)
+                identity.send(signal.SIGKILL)
                 identity.wait_gone(5.0)
         sockets = state.get("sockets")
         if isinstance(sockets, str):
