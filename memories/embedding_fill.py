@@ -3,23 +3,45 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from django.db import connection, transaction
 
 from governance.jobs import JobRun
-from memories.embedders import get_embedder, is_zero
-from memories.services import embedding_text, write_embeddings
+from governance.models import Namespace
+from governance.services import job_create, system_context
+from memories.embedders import EmbedderUnavailable, get_embedder, is_zero
+from memories.services import FILL_JOB, embedding_text, write_embeddings
 
 BATCH = 64
+AGAIN_AFTER_S = 300.0
 
 
 def embedding_fill(run: JobRun) -> dict[str, Any]:
     """Embed the job's memories in batches; what has changed or gone meanwhile is left alone.
 
-    Raises EmbedderUnavailable when the embedder is still down; the job is then tried again later. Safe to
-    run again: a row whose content moved was embedded by that write, or has a job of its own.
+    Raises EmbedderUnavailable when the embedder is still down; the job is then tried again later, and its
+    last attempt leaves a job to go on. Safe to run again: a row whose content moved was embedded by that
+    write, or has a job of its own.
     """
+    try:
+        return _fill(run)
+    except EmbedderUnavailable:
+        if run.attempt >= run.max_attempts:
+            _go_on_later(run)
+        raise
+
+
+def _go_on_later(run: JobRun) -> None:
+    """An outage may be longer than the attempts of one job, and no memory stays without a vector for it."""
+    namespace = Namespace.objects.select_related("org").get(pk=run.namespace_id or 0)
+    ctx = system_context(org=namespace.org, namespace=namespace, op_name=FILL_JOB)
+    with transaction.atomic():
+        job_create(ctx=ctx, kind=FILL_JOB, input=run.input, delay_s=AGAIN_AFTER_S)
+
+
+def _fill(run: JobRun) -> dict[str, Any]:
     ids = [int(id_) for id_ in run.input["memory_ids"]]
     embedder = get_embedder()
     filled = 0
@@ -35,11 +57,12 @@ def embedding_fill(run: JobRun) -> dict[str, Any]:
             )
             rows = cursor.fetchall()
         texts = [embedding_text(key, json.loads(value)) for _, _, key, value, _ in rows]
-        vectors = embedder.embed(texts) if texts else []
+        vectors: Sequence[Any] = list(embedder.embed(texts)) if texts else []
         with transaction.atomic(), connection.cursor() as cursor:
             # Rows are locked against a write that would make the vector stale between look and store.
             cursor.execute(
-                "SELECT id, content_sha256 FROM memories_memory WHERE id = ANY(%s) ORDER BY id FOR SHARE",
+                "SELECT id, content_sha256 FROM memories_memory WHERE id = ANY(%s) AND status <> 'redacted' "
+                "ORDER BY id FOR SHARE",
                 [[row[0] for row in rows]],
             )
             present = dict(cursor.fetchall())

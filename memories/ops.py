@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
@@ -18,12 +19,23 @@ from memories.services import Gateway, Identity, LockRequest, Row, SetRequest
 
 
 def _value(value: Any) -> Any:
-    size = len(json.dumps(value, ensure_ascii=False).encode())
+    text = json.dumps(value, ensure_ascii=False)
+    size = len(text.encode())
     if size > limits.VALUE_BYTES:
         raise PydanticCustomError(
-            "too_large", "has {size} bytes as JSON; the limit is {limit}", {"size": size, "limit": limits.VALUE_BYTES}
+            "too_large",
+            "has {size} bytes as JSON; the limit is {limit}",
+            {"size": size, "limit": limits.VALUE_BYTES},
         )
+    # The column keeps decimals: 1e22 comes back as an integer, -0.0 as 0.0. Taken so from the start, a
+    # value has one hash, and saving what was read changes nothing.
+    if "e+" in text or "-0.0" in text:
+        return json.loads(text, parse_float=_as_stored)
     return value
+
+
+def _as_stored(digits: str) -> int | float:
+    return int(Decimal(digits)) if "e+" in digits else float(digits) + 0.0
 
 
 def _not_blank(text: str) -> str:
@@ -33,6 +45,7 @@ def _not_blank(text: str) -> str:
 
 
 Value = Annotated[Json, AfterValidator(_value)]
+Metadata = Annotated[dict[str, Any], AfterValidator(_value)]
 TtlSeconds = Annotated[Count, Field(ge=1, le=limits.TTL_SECONDS)]
 Share = Annotated[Number, Field(ge=0, le=1)]
 MemoryType = Annotated[str, Field(min_length=1, max_length=64)]
@@ -57,7 +70,7 @@ class SetFields(BaseModel):
         None, description="A word for the kind of memory, such as semantic (the default), episodic, profile."
     )
     tags: Tags | None = Field(None, description="Labels to filter by, at most 64; [] or null clears them.")
-    metadata: dict[str, Any] | None = Field(None, description="Any JSON object kept beside the value.")
+    metadata: Metadata | None = Field(None, description="Any JSON object kept beside the value.")
     confidence: Share | None = Field(None, description="How sure, from 0 to 1.")
     ttl_seconds: TtlSeconds | None = Field(
         None, description="Seconds until it expires; null means never; left out keeps the present expiry."
@@ -102,7 +115,7 @@ class SetResult(BaseModel):
     pinned: bool
     noop: bool = Field(description="True when nothing differed; no version was made.")
     revived: bool = Field(description="True when the key had ended and lives again.")
-    duplicate_of: str | None = Field(None, description="Another key with the same content; nothing was merged.")
+    duplicate_of: str | None = Field(None, description="Another key with the same content; not merged.")
 
 
 class SetOutput(OpOutput, SetResult):
@@ -119,7 +132,7 @@ def _request(ctx: Context, data: SetFields, identity: Identity) -> SetRequest:
         given=frozenset(data.model_fields_set),
         memory_type=data.memory_type,
         tags=None if data.tags is None else tuple(dict.fromkeys(data.tags)),
-        metadata=data.metadata,
+        metadata=None if data.metadata is None else services.canonical(data.metadata),
         confidence=data.confidence,
         ttl_seconds=data.ttl_seconds,
         clear_expiry=data.clear_expiry,
@@ -137,8 +150,9 @@ def _source(ctx: Context, asked: str | None) -> str:
     wanted = asked or "local_tool_output"
     if SOURCE_CLASSES.index(wanted) >= SOURCE_CLASSES.index(ceiling):
         return wanted
-    if asked is not None:
-        ctx.advisories.append(f"source_class: lowered to {ceiling}, the ceiling of this token")
+    lowered = f"source_class: lowered to {ceiling}, the ceiling of this token"
+    if asked is not None and lowered not in ctx.advisories:
+        ctx.advisories.append(lowered)
     return ceiling
 
 
@@ -165,7 +179,7 @@ _EMBEDS = "The value is searchable by words at once, and by meaning unless the a
         when='"Remember that…", "note down…", "from now on…", a decision or result that later work needs.',
         when_not="For many at once (memory.set_many); only if it exists already (memory.update); to protect "
         "it (memory.lock).",
-        args="memory_key and value are needed. ttl_seconds makes it expire. Fields left out keep their value.",
+        args="memory_key and value are needed. ttl_seconds: it expires. Fields left out keep their value.",
     ),
 )
 def memory_set(ctx: Context, data: SetInput) -> dict[str, Any]:
@@ -173,7 +187,7 @@ def memory_set(ctx: Context, data: SetInput) -> dict[str, Any]:
     gate = Gateway(ctx, ctx.prepared)
     who = Identity.of(ctx)
     row = gate.exact([(data.memory_key, who)]).get((data.memory_key, who))
-    result = services.memory_set(gate, _request(ctx, data, who), row)
+    result, _ = services.memory_set(gate, _request(ctx, data, who), row)
     gate.flush()
     return {**result, "dry_run": data.dry_run}
 
@@ -232,7 +246,8 @@ def memory_set_many(ctx: Context, data: SetManyInput) -> dict[str, Any]:
         item = data.items[i]
         place = (item.memory_key, who)
         try:
-            result = services.memory_set(gate, _request(ctx, item, who), rows.get(place))
+            # A later item with the same key goes on from what this one leaves.
+            result, rows[place] = services.memory_set(gate, _request(ctx, item, who), rows.get(place))
         except OpError as error:
             if not data.partial:
                 error.fields["item"] = i
@@ -242,9 +257,6 @@ def memory_set_many(ctx: Context, data: SetManyInput) -> dict[str, Any]:
             continue
         results[i] = result
         stored += not result["noop"]
-        if any(other.memory_key == item.memory_key for other in data.items[i + 1 :]):
-            gate.flush()
-            rows.update(gate.exact([place]))
     gate.flush()
     return {"results": results, "stored": stored, "refused": refused, "dry_run": data.dry_run}
 
@@ -332,7 +344,7 @@ def memory_get(ctx: Context, data: GetInput) -> dict[str, Any]:
         found = selectors.memory_get(ctx, data.memory_key)
     if found is None:
         return {"found": False}
-    body: dict[str, Any] = {"found": True, **found}
+    body: dict[str, Any] = {"found": True, "unchanged": False, **found}
     if data.if_version is not None and data.if_version == found["version"]:
         body["unchanged"] = True
         del body["value"]
@@ -438,7 +450,7 @@ class SearchOutput(OpOutput):
         description="memory_key, memory_id, namespace, value (or excerpt when it is long), similarity, "
         "keyword_rank, rank_score, version, tags, pinned, status, times, source_class."
     )
-    abstain: bool = Field(description="True when nothing stored is near the query: better say that it is not known.")
+    abstain: bool = Field(description="True when nothing stored is near the query: say that it is not known.")
     abstain_reason: str | None = None
     namespaces_searched: list[str]
     namespaces_skipped: list[str]
@@ -538,7 +550,9 @@ def memory_update(ctx: Context, data: UpdateInput) -> dict[str, Any]:
     row, changed = services.memory_update(gate, data.memory_key, data.value, data.if_match_sha256)
     gate.flush()
     if row is None:
-        return {"updated": False, "reason": "not_found", "memory_key": data.memory_key, "dry_run": data.dry_run}
+        return {
+            "updated": False, "reason": "not_found", "memory_key": data.memory_key, "dry_run": data.dry_run
+        }  # fmt: skip
     return {
         "updated": True,
         "memory_key": row.key,
@@ -636,9 +650,9 @@ class RestoreOutput(OpOutput):
     idempotent=True,
     summary="Bring a deleted memory back.",
     text=AgentText(
-        what="Undoes a delete or an expiry as a new version, without an expiry. 404: nothing deleted stands "
-        "under the key, or the 14 days are over. 403: a review deleted it, and a reviewer restores it. "
-        "Undo: memory.delete.",
+        what="Undoes a delete or an expiry as a new version; an expiry that has passed is taken off. 404: "
+        "nothing deleted stands under the key, or the 14 days are over. 403: a review deleted it, and a "
+        "reviewer restores it. Undo: memory.delete.",
         when='"Bring it back", "that should not have been deleted".',
         when_not="To get an old value of a living memory (memory.history, then memory.set).",
         args="memory_key; agent, user_id or session_id where several hold the key.",

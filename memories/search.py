@@ -19,7 +19,7 @@ from memories import ranking
 from memories.analysis import excerpt, flatten, query_terms
 from memories.embedders import EmbedderUnavailable, embed_query, get_embedder, is_zero
 from memories.models import Status
-from memories.selectors import NOT_OVERDUE, scope
+from memories.selectors import SERVED, STATUS, scope
 
 # Up to so many documents an exact scan of their vectors is both faster than the graph and never misses.
 EXACT_LIMIT = 20_000
@@ -57,6 +57,8 @@ class _Query:
     terms: list[str] = field(default_factory=list)
     vector: np.ndarray[Any, Any] | None = None
     weight: float = 0.0
+    # The embedder is down: by words alone nothing can be said about similarity.
+    unjudged: bool = False
 
 
 def memory_search(ctx: Context, request: SearchRequest) -> dict[str, Any]:
@@ -73,9 +75,7 @@ def memory_search(ctx: Context, request: SearchRequest) -> dict[str, Any]:
     if not namespaces or not (query.terms or query.vector is not None):
         return answer
     rows = _run(query, request, namespaces)
-    near = [
-        ranking.Ranked(row["id"], row["rank"], row["keyword_score"], row["similarity"]) for row in rows
-    ]
+    near = [ranking.Ranked(row["id"], row["rank"], row["keyword_score"], row["similarity"]) for row in rows]
     if rows and not ranking.nothing_near(near, get_embedder().floor):
         answer.update(abstain=False, abstain_reason=None)
     answer["results"] = [_hit(row, request, query.weight) for row in rows]
@@ -104,7 +104,7 @@ def _prepare(ctx: Context, request: SearchRequest, namespaces: list[int]) -> _Qu
         where = where.replace("%s", f"%(scope{i})s", 1)
         names[f"scope{i}"] = value
     statuses = list(request.include_status) or [Status.ACTIVE]
-    parts = [where, "m.status = ANY(%(statuses)s)", f"(m.status <> 'active' OR {NOT_OVERDUE})"]
+    parts = [where, SERVED if statuses == [Status.ACTIVE] else f"{STATUS} = ANY(%(statuses)s)"]
     names["statuses"] = [str(status) for status in statuses]
     for clause, name, value in (
         ("m.tags && %(tags)s::varchar[]", "tags", list(request.tags) if request.tags is not None else None),
@@ -126,6 +126,9 @@ def _prepare(ctx: Context, request: SearchRequest, namespaces: list[int]) -> _Qu
             # Words are better than nothing, and the answer says so.
             ctx.degraded.append("embedding")
             query.terms = query.terms or query_terms(request.query)[:MAX_TERMS]
+            query.unjudged = True
+            if request.min_similarity is not None:
+                ctx.advisories.append("min_similarity: not applied, because no meanings could be compared")
         else:
             query.vector = None if is_zero(vector) else vector
     if query.vector is not None:
@@ -138,26 +141,23 @@ def _run(query: _Query, request: SearchRequest, namespaces: list[int]) -> list[d
     params.update(
         namespaces=namespaces, pool=ranking.pool_size(request.top_k), top_k=request.top_k,
         weight=query.weight, digits=ranking.DIGITS, terms=query.terms, k1=ranking.K1, b=ranking.B,
-        min_similarity=request.min_similarity, value_bytes=VALUE_BYTES,
+        min_similarity=None if query.unjudged else request.min_similarity, value_bytes=VALUE_BYTES,
     )  # fmt: skip
-    approximate = False
+    keyword, semantic = bool(query.terms), query.vector is not None
     if query.vector is not None:
-        embedder = get_embedder()
-        params.update(vector=HalfVector(query.vector).to_text(), embedder=embedder.name)
-        approximate = embedder.dim == INDEXED_DIM and _documents(namespaces) > EXACT_LIMIT
-    sql = statement(query.filters, bool(query.terms), query.vector is not None, approximate, embedder_name(query))
-    if not approximate:
-        return _fetch(sql, params)
-    with transaction.atomic(), connection.cursor() as cursor:
-        # The graph goes on until enough rows pass the filters, in order of distance.
-        cursor.execute("SET LOCAL hnsw.iterative_scan = strict_order")
-        cursor.execute("SET LOCAL hnsw.max_scan_tuples = 200000")
-        return _fetch(sql, params)
-
-
-def embedder_name(query: _Query) -> str:
-    """The configured embedder's name where the statement compares vectors; it stands in an index predicate."""
-    return get_embedder().name if query.vector is not None else ""
+        embedder, dim = get_embedder().name, len(query.vector)
+        params.update(vector=HalfVector(query.vector).to_text(), embedder=embedder, dim=dim)
+        if dim == INDEXED_DIM and _documents(namespaces) > EXACT_LIMIT:
+            with transaction.atomic(), connection.cursor() as cursor:
+                # The graph goes on until enough rows pass the filters, in order of distance.
+                cursor.execute("SET LOCAL hnsw.iterative_scan = strict_order")
+                cursor.execute("SET LOCAL hnsw.max_scan_tuples = 200000")
+                rows = _fetch(statement(query.filters, keyword, semantic, embedder), params)
+            if rows and rows[0]["semantic_found"] == params["pool"]:
+                return rows
+            # The scan gave up before it had enough: few rows pass the filters, and those few are soon
+            # compared one by one.
+    return _fetch(statement(query.filters, keyword, semantic), params)
 
 
 def _documents(namespaces: list[int]) -> int:
@@ -202,32 +202,35 @@ _SEMANTIC = """
   semantic_leg AS MATERIALIZED (
     SELECT e.memory_id AS id, 1 - ({distance}) AS similarity
     FROM memories_embedding e JOIN memories_memory m ON m.id = e.memory_id
-    WHERE e.embedder = {embedder} AND e.namespace_id = ANY(%(namespaces)s) AND {filters}
+    WHERE e.embedder = {embedder} AND e.dim = %(dim)s AND e.namespace_id = ANY(%(namespaces)s)
+      AND {filters}
     ORDER BY {distance}{tie} LIMIT %(pool)s)"""
-_HIT = """m.memory_key, m.value IS NOT NULL AND octet_length(m.value::text) <= %(value_bytes)s AS small, m.value,
-  n.slug AS namespace, m.version, m.tags, m.pinned, m.status, m.created_at, m.updated_at, m.source_class,
-  m.agent, m.user_id, m.session_id"""
+_HIT = f"""m.memory_key, m.value IS NOT NULL AND octet_length(m.value::text) <= %(value_bytes)s AS small,
+  m.value, n.slug AS namespace, m.version, m.tags, m.pinned, {STATUS} AS status, m.created_at, m.updated_at,
+  m.source_class, m.agent, m.user_id, m.session_id"""
 
 
-def statement(filters: str, keyword: bool, semantic: bool, approximate: bool, embedder: str) -> str:
+def statement(filters: str, keyword: bool, semantic: bool, graph_of: str = "") -> str:
     """The search statement with the legs that this call needs.
 
-    `filters` is a fragment over `m`, applied inside both legs. The approximate leg casts the column as the
-    HNSW index does; the exact one must not, so that the planner cannot take the graph for it.
+    `filters` is a fragment over `m`, applied inside both legs. `graph_of` names the embedder whose HNSW
+    index the semantic leg may use; empty for an exact scan. The approximate leg casts the column as the
+    index does; the exact one must not, so that the planner cannot take the graph for it.
     """
     ctes, sources = [], []
     if keyword:
         ctes.append(_KEYWORD.format(filters=filters))
         sources.append("SELECT id FROM keyword_leg")
     if semantic:
-        if approximate:
+        if graph_of:
             distance = f"(e.vector::halfvec({INDEXED_DIM})) <=> %(vector)s::halfvec({INDEXED_DIM})"
-            name = "'" + embedder.replace("'", "''").replace("%", "%%") + "'"
+            # A literal, because it has to match the predicate of the index.
+            name = "'" + graph_of.replace("'", "''").replace("%", "%%") + "'"
         else:
             distance, name = "e.vector <=> %(vector)s::halfvec", "%(embedder)s"
         ctes.append(
             _SEMANTIC.format(
-                filters=filters, distance=distance, embedder=name, tie="" if approximate else ", e.memory_id"
+                filters=filters, distance=distance, embedder=name, tie="" if graph_of else ", e.memory_id"
             )
         )
         sources.append("SELECT id FROM semantic_leg")
@@ -236,14 +239,15 @@ def statement(filters: str, keyword: bool, semantic: bool, approximate: bool, em
     best = "(SELECT max(score) FROM keyword_leg)" if keyword else "NULL::float8"
     if semantic:
         similarity = "1 - (e.vector <=> %(vector)s::halfvec)"
-        nearest = "(SELECT max(similarity) FROM semantic_leg)"
+        nearest, found = "(SELECT max(similarity) FROM semantic_leg)", "(SELECT count(*) FROM semantic_leg)"
     else:
-        similarity, nearest = "NULL::float8", "NULL::float8"
+        similarity, nearest, found = "NULL::float8", "NULL::float8", "0"
     joins = ""
     if keyword:
         joins += " LEFT JOIN keyword k ON k.id = c.id LEFT JOIN keyword_leg l ON l.id = c.id"
     if semantic:
         joins += " LEFT JOIN memories_embedding e ON e.memory_id = c.id AND e.embedder = %(embedder)s"
+        joins += " AND e.dim = %(dim)s"
     return f"""WITH {",".join(ctes)},
   candidates AS ({" UNION ".join(sources)}),
   scored AS (
@@ -257,7 +261,7 @@ def statement(filters: str, keyword: bool, semantic: bool, approximate: bool, em
                     %(digits)s)::float8 AS rank
     FROM scored WHERE %(min_similarity)s::float8 IS NULL OR similarity >= %(min_similarity)s
     ORDER BY rank DESC, id LIMIT %(top_k)s)
-SELECT r.*, {_HIT} FROM ranked r JOIN memories_memory m ON m.id = r.id
+SELECT r.*, {found} AS semantic_found, {_HIT} FROM ranked r JOIN memories_memory m ON m.id = r.id
 JOIN governance_namespace n ON n.id = m.namespace_id ORDER BY r.rank DESC, r.id"""  # noqa: S608
 
 

@@ -6,34 +6,39 @@ import base64
 import binascii
 import json
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 from django.db import connection
 
 from governance.clock import iso
 from loomsite.ops import Context, OpError, invalid
+from loomsite.ops.text import clean
 from memories.models import Status
 
 IN_FORCE = "(m.lock_mode <> 'none' AND (m.lock_until IS NULL OR m.lock_until > statement_timestamp()))"
 NOT_OVERDUE = f"(m.expires_at IS NULL OR m.expires_at > statement_timestamp() OR {IN_FORCE})"
 SERVED = f"m.status = 'active' AND {NOT_OVERDUE}"
+# What is overdue has ended for whoever reads, whether or not the sweep came by.
+STATUS = f"""CASE WHEN m.status <> 'active' OR {NOT_OVERDUE} THEN m.status
+  WHEN m.on_expire = 'stale' THEN 'stale' ELSE 'deleted' END"""
 _LOCK = f"""CASE WHEN {IN_FORCE} THEN m.lock_mode END, m.lock_reason, m.lock_until"""
 _SHOWN = f"""m.id, m.memory_key, m.agent, m.user_id, m.session_id, m.value, m.content_sha256, m.memory_type,
-  m.tags, m.metadata, m.confidence, m.pinned, m.expires_at, m.status, m.version, m.source_class,
-  m.created_at, m.updated_at, {_LOCK}, NOT {NOT_OVERDUE}"""
+  m.tags, m.metadata, m.confidence, m.pinned, m.expires_at, {STATUS}, m.version, m.source_class,
+  m.created_at, m.updated_at, {_LOCK}"""
 
 
 def scope(
-    ctx: Context, *, namespaces: Sequence[int] | None = None, reading: bool | None = None
+    ctx: Context, *, namespaces: Sequence[int] | None = None, named: bool = True
 ) -> tuple[str, list[Any]]:
     """The rows that this call may see: a WHERE fragment over `m` and its parameters.
 
     An identity field that the call names narrows to exactly that value. Left out, it means any that the
-    token covers: for a bound token its own value and "-".
+    token covers: for a bound token its own value and "-". With `named` false that holds for all fields.
     """
     ids = list(namespaces) if namespaces is not None else [ctx.namespace_id]
-    parts, params = ["m.namespace_id = ANY(%s)"], [ids]
+    parts = ["m.namespace_id = ANY(%s)"]
+    params: list[Any] = [ids]
     if len(ids) == 1:
         parts, params = ["m.namespace_id = %s"], [ids[0]]
     for column, asked, bound in (
@@ -41,7 +46,7 @@ def scope(
         ("user_id", ctx.user_id, ctx.caller.bound_user),
         ("session_id", ctx.session_id, None),
     ):
-        if asked is not None and not reading:
+        if asked is not None and named:
             parts.append(f"m.{column} = %s")
             params.append(asked)
         elif bound is not None:
@@ -59,6 +64,7 @@ class Addressed(Protocol):
 
 
 AddressedT = TypeVar("AddressedT", bound=Addressed)
+
 
 def choose(ctx: Context, key: str, rows: Sequence[AddressedT]) -> AddressedT | None:
     """The one lineage that a call by key means: the exact tuple, else the only one, else 409."""
@@ -111,7 +117,6 @@ def _shown(columns: Sequence[Any]) -> dict[str, Any]:
     (
         id_, key, agent, user_id, session_id, value, sha, memory_type, tags, metadata, confidence, pinned,
         expires_at, status, version, source_class, created_at, updated_at, lock_mode, lock_reason, lock_until,
-        _,
     ) = columns  # fmt: skip
     lock = None
     if lock_mode:
@@ -151,8 +156,8 @@ def memory_get_as_of(ctx: Context, key: str, as_of: datetime) -> dict[str, Any] 
     with connection.cursor() as cursor:
         cursor.execute(
             f"""SELECT m.id, m.memory_key, m.agent, m.user_id, m.session_id, v.value, v.content_sha256,
-                  v.memory_type, v.tags, v.metadata, v.confidence, v.pinned, v.expires_at, v.status, v.version,
-                  v.source_class, m.created_at, v.at, NULL, NULL, NULL, false
+                  v.memory_type, v.tags, v.metadata, v.confidence, v.pinned, v.expires_at, v.status,
+                  v.version, v.source_class, m.created_at, v.at, NULL, NULL, NULL
                 FROM memories_memory m JOIN LATERAL (
                   SELECT * FROM memories_memoryversion v WHERE v.memory_id = m.id AND v.at <= %s
                   ORDER BY v.version DESC LIMIT 1) v ON true
@@ -172,18 +177,18 @@ def encode_cursor(*parts: Any) -> str:
 
 def decode_cursor(cursor: str, *kinds: type) -> list[Any]:
     """The parts of a cursor made by `encode_cursor`. OpError 400 for anything else."""
+    wrong = invalid("cursor", "is not one that this op answered.")
     try:
-        parts = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (binascii.Error, ValueError) as error:
-        raise invalid("cursor", "is not one that this op answered.") from error
-    right = isinstance(parts, list) and len(parts) == len(kinds)
-    if not right or any(
-        not isinstance(part, kind) or isinstance(part, bool) for part, kind in zip(parts, kinds, strict=True)
-    ):
-        raise invalid("cursor", "is not one that this op answered.")
+        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        # What a client made up may hold what no stored text can: the same hygiene as for a body.
+        parts = list(clean({"cursor": json.loads(raw)})[0]["cursor"])
+    except (binascii.Error, ValueError, TypeError, RecursionError, OpError) as error:
+        raise wrong from error
+    if [type(part) for part in parts] != list(kinds):
+        raise wrong
     if any(isinstance(part, int) and not 0 <= part < 2**63 for part in parts):
-        raise invalid("cursor", "is not one that this op answered.")
-    return parts  # type: ignore[no-any-return]
+        raise wrong
+    return parts
 
 
 def memory_list(
@@ -211,11 +216,8 @@ def memory_list(
     parts = [where]
     if status == Status.ACTIVE:
         parts.append(SERVED)
-    elif status == Status.DELETED:
-        # What is overdue is a tombstone already for whoever reads, whether or not the sweep came by.
-        parts.append(f"(m.status = 'deleted' OR (m.status = 'active' AND NOT {NOT_OVERDUE}))")
     else:
-        parts.append("m.status = %s")
+        parts.append(f"{STATUS} = %s")
         params.append(status)
     if prefix:
         parts.append("starts_with(m.memory_key, %s)")
@@ -258,12 +260,13 @@ def _list_place(order: str, cursor: str) -> list[Any]:
     made_for, first, id_ = decode_cursor(cursor, str, str, int)
     if made_for != order:
         raise invalid("cursor", f"belongs to order={made_for}; go on with that order, or start anew.")
-    if order == "updated":
-        try:
-            datetime.fromisoformat(first)
-        except ValueError as error:
-            raise invalid("cursor", "is not one that this op answered.") from error
-    return [first, id_]
+    if order == "key":
+        return [first, id_]
+    try:
+        # Back to UTC, for Python reads forms of ISO 8601 that PostgreSQL does not.
+        return [datetime.fromisoformat(first).astimezone(UTC), id_]
+    except (ValueError, OverflowError) as error:
+        raise invalid("cursor", "is not one that this op answered.") from error
 
 
 def memory_history(

@@ -54,13 +54,16 @@ class Identity:
 
 @dataclass(frozen=True)
 class State:
-    """What a version keeps. A write is a new State; equal states are a no-op."""
+    """What a version keeps. A write is a new State; equal states are a no-op.
 
-    value: Any
+    JSON is compared as canonical text (the value by its hash), because Python holds 1, 1.0 and True equal.
+    """
+
+    value: Any = field(compare=False)
     content_sha256: str
     memory_type: str = "semantic"
     tags: tuple[str, ...] = ()
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: str = "{}"
     confidence: float | None = None
     pinned: bool = False
     expires_at: datetime | None = None
@@ -88,9 +91,19 @@ class Row:
     updated_at: datetime
 
     @property
+    def status(self) -> str:
+        """The status as reads show it: what is overdue has ended already, swept or not."""
+        return _ended(self.state) if self.overdue else self.state.status
+
+    @property
     def served(self) -> bool:
         """True when reads show it by default."""
-        return self.state.status == Status.ACTIVE and not self.overdue
+        return self.status == Status.ACTIVE
+
+
+def _ended(state: State) -> str:
+    """What an expiry makes of the memory."""
+    return Status.STALE if state.on_expire == OnExpire.STALE else Status.DELETED
 
 
 LOCK_IN_FORCE = "(m.lock_mode <> 'none' AND (m.lock_until IS NULL OR m.lock_until > clock_timestamp()))"
@@ -116,7 +129,7 @@ def row_from(columns: Sequence[Any]) -> Row:
         content_sha256=sha,
         memory_type=memory_type,
         tags=tuple(tags),
-        metadata=json.loads(metadata),
+        metadata=metadata if metadata == "{}" else canonical(json.loads(metadata)),
         confidence=confidence,
         pinned=pinned,
         expires_at=expires_at,
@@ -132,10 +145,14 @@ def row_from(columns: Sequence[Any]) -> Row:
     )  # fmt: skip
 
 
+def canonical(value: Any) -> str:
+    """Canonical JSON: sorted names, no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
 def content_sha256(value: Any) -> str:
-    """SHA-256 of the value's canonical JSON (sorted names, no spaces, UTF-8)."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    """SHA-256 of the value's canonical JSON in UTF-8."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
 def embedding_text(key: str, value: Any) -> str:
@@ -165,11 +182,13 @@ class Gateway:
         self._reset()
 
     def _reset(self) -> None:
+        # By memory id: a batch may write one key twice, and only its last text is indexed.
         self._versions: list[list[Any]] = []
-        self._postings: list[tuple[int, list[str], list[int], int, bool]] = []
-        self._reindexed: list[int] = []
-        self._embeddings: list[tuple[int, np.ndarray[Any, Any] | None, str]] = []
-        self._unembedded: list[int] = []
+        self._postings: dict[int, tuple[list[str], list[int], int]] = {}
+        self._active: dict[int, bool] = {}
+        self._flipped: set[int] = set()
+        self._reindexed: set[int] = set()
+        self._embeddings: dict[int, tuple[np.ndarray[Any, Any] | None, str]] = {}
         self._docs = 0
         self._terms = 0
 
@@ -204,8 +223,12 @@ class Gateway:
             rows = [row_from(columns) for columns in cursor.fetchall()]
         return {(row.key, row.identity): row for row in rows}
 
-    def by_key(self, key: str, statuses: Sequence[str]) -> Row | None:
-        """The lineage that a call by key means, locked; see `choose`."""
+    def by_key(self, key: str, statuses: Sequence[str], *, first: Sequence[str] = ()) -> Row | None:
+        """The lineage that a call by key means, locked: the exact tuple, else the only one; see `choose`.
+
+        Only rows of these statuses count. Where the exact tuple has none, those in a status of `first` go
+        before the rest: a tombstone beside it does not make a key ambiguous.
+        """
         from memories.selectors import choose, scope
 
         where, params = scope(self.ctx)
@@ -216,8 +239,11 @@ class Gateway:
                 [*params, key],
             )
             rows = [row_from(columns) for columns in cursor.fetchall()]
-        shown = [row for row in rows if (Status.DELETED if row.overdue else row.state.status) in statuses]
-        return choose(self.ctx, key, shown)
+        rows = [row for row in rows if row.status in statuses]
+        exact = Identity.of(self.ctx)
+        if not any(row.identity == exact for row in rows):
+            rows = [row for row in rows if row.status in first] or rows
+        return choose(self.ctx, key, rows)
 
     def now(self) -> datetime:
         """The database's present instant."""
@@ -252,9 +278,7 @@ class Gateway:
         """Write what an overdue expiry means, so that the history keeps the gap before the next version."""
         if not row.overdue:
             return row
-        status = Status.STALE if row.state.on_expire == OnExpire.STALE else Status.DELETED
-        state = replace(row.state, status=status)
-        return self._update(row, state, "expire", reason="expired")
+        return self._update(row, replace(row.state, status=_ended(row.state)), "expire", reason="expired")
 
     def _insert(self, key: str, who: Identity, state: State, kind: str) -> Row | None:
         terms, counts, length = term_frequencies(search_text(key, state.value, state.tags))
@@ -270,7 +294,7 @@ class Gateway:
                    ON CONFLICT DO NOTHING RETURNING id, updated_at""",
                 [
                     self.namespace_id, who.agent, who.user_id, who.session_id, key, json.dumps(state.value),
-                    state.content_sha256, state.memory_type, list(state.tags), json.dumps(state.metadata),
+                    state.content_sha256, state.memory_type, list(state.tags), state.metadata,
                     state.confidence, state.pinned, pinned_by, state.expires_at, state.on_expire,
                     state.source_class, state.source_trace, length, state.status,
                 ],
@@ -278,11 +302,9 @@ class Gateway:
             found = cursor.fetchone()
         if found is None:
             return None
-        row = Row(
-            found[0], key, who, 1, state, LockState(), False, pinned_by, False, length, found[1]
-        )
+        row = Row(found[0], key, who, 1, state, LockState(), False, pinned_by, False, length, found[1])
         self._note(row, None, kind, "")
-        self._postings.append((row.id, terms, counts, length, state.status == Status.ACTIVE))
+        self._postings[row.id] = (terms, counts, length)
         self._count(None, row)
         self._embed(row)
         return row
@@ -306,27 +328,20 @@ class Gateway:
                    WHERE id = %s RETURNING version, updated_at""",
                 [
                     json.dumps(state.value), state.content_sha256, state.memory_type, list(state.tags),
-                    json.dumps(state.metadata), state.confidence, state.pinned, pinned_by, state.expires_at,
+                    state.metadata, state.confidence, state.pinned, pinned_by, state.expires_at,
                     state.on_expire, state.source_class, state.source_trace, state.status, governed, length,
                     row.id,
                 ],
             )  # fmt: skip
             version, updated_at = cursor.fetchone()
-            was_active, is_active = old.status == Status.ACTIVE, state.status == Status.ACTIVE
-            if not text_moved and was_active != is_active:
-                cursor.execute(
-                    "UPDATE memories_posting SET active = %s WHERE memory_id = %s", [is_active, row.id]
-                )
         fresh = replace(
             row, version=version, state=state, governed=governed, pinned_by=pinned_by, overdue=False,
             doc_len=length, updated_at=updated_at,
         )  # fmt: skip
         self._note(fresh, row, kind, reason)
         if text_moved:
-            self._reindexed.append(row.id)
-            # A batch may write one key twice: only the last text may be indexed.
-            self._postings = [posting for posting in self._postings if posting[0] != row.id]
-            self._postings.append((row.id, terms, counts, length or 0, is_active))
+            self._reindexed.add(row.id)
+            self._postings[row.id] = (terms, counts, length or 0)
         self._count(row, fresh)
         if state.content_sha256 != old.content_sha256:
             self._embed(fresh)
@@ -338,7 +353,7 @@ class Gateway:
         self._versions.append(
             [
                 row.id, row.version, kind, state.status, json.dumps(state.value), state.content_sha256,
-                state.memory_type, list(state.tags), json.dumps(state.metadata), state.confidence,
+                state.memory_type, list(state.tags), state.metadata, state.confidence,
                 state.pinned, state.expires_at, state.on_expire, state.source_class, state.source_trace,
                 ctx.caller.principal, ctx.caller.token_prefix, ctx.agent or ctx.caller.bound_agent or "",
                 why, ctx.request_id, row.updated_at,
@@ -358,23 +373,21 @@ class Gateway:
 
     def _count(self, before: Row | None, after: Row) -> None:
         """Move the corpus statistics from what the row counted for to what it counts for now."""
-        if before is not None and before.state.status == Status.ACTIVE:
+        was = before is not None and before.state.status == Status.ACTIVE
+        active = after.state.status == Status.ACTIVE
+        if before is not None and was:
             self._docs -= 1
             self._terms -= before.doc_len or 0
-        if after.state.status == Status.ACTIVE:
+        if active:
             self._docs += 1
             self._terms += after.doc_len or 0
+        if was != active:
+            self._flipped.add(after.id)
+        self._active[after.id] = active
 
     def _embed(self, row: Row) -> None:
-        self._embeddings = [known for known in self._embeddings if known[0] != row.id]
-        self._unembedded = [known for known in self._unembedded if known != row.id]
-        if self.vectors is None:
-            self._unembedded.append(row.id)
-            self._embeddings.append((row.id, None, row.state.content_sha256))
-            return
-        vector = self.vectors[embedding_text(row.key, row.state.value)]
-        kept = None if is_zero(vector) else vector
-        self._embeddings.append((row.id, kept, row.state.content_sha256))
+        vector = None if self.vectors is None else self.vectors[embedding_text(row.key, row.state.value)]
+        self._embeddings[row.id] = (vector, row.state.content_sha256)
 
     def flush(self) -> None:
         """Write versions, postings, vectors and statistics that the writes of this call left."""
@@ -388,21 +401,7 @@ class Gateway:
                     "VALUES " + ",".join([marks] * len(self._versions)),
                     [value for version in self._versions for value in version],
                 )
-            if self._reindexed:
-                cursor.execute("DELETE FROM memories_posting WHERE memory_id = ANY(%s)", [self._reindexed])
-            if self._postings:
-                cursor.execute(
-                    "INSERT INTO memories_posting (namespace_id, memory_id, term, tf, doc_len, active) "
-                    "SELECT %s, * FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::int[], %s::bool[])",
-                    [
-                        self.namespace_id,
-                        [id_ for id_, terms, _, _, _ in self._postings for _ in terms],
-                        [term for _, terms, _, _, _ in self._postings for term in terms],
-                        [count for _, _, counts, _, _ in self._postings for count in counts],
-                        [length for _, terms, _, length, _ in self._postings for _ in terms],
-                        [active for _, terms, _, _, active in self._postings for _ in terms],
-                    ],
-                )
+            self._flush_postings(cursor)
             self._flush_embeddings(cursor)
             if self._docs or self._terms:
                 cursor.execute(
@@ -411,22 +410,48 @@ class Gateway:
                     "DO UPDATE SET docs = s.docs + excluded.docs, terms = s.terms + excluded.terms",
                     [self.namespace_id, STRIPES, self._docs, self._terms],
                 )
-        if self._unembedded:
-            self.ctx.degraded.append("embedding")
-            governance.job_create(ctx=self.ctx, kind=FILL_JOB, input={"memory_ids": self._unembedded})
         self._reset()
 
+    def _flush_postings(self, cursor: Any) -> None:
+        flipped = [id_ for id_ in self._flipped if id_ not in self._postings]
+        if flipped:
+            cursor.execute(
+                "UPDATE memories_posting p SET active = f.active FROM unnest(%s::bigint[], %s::bool[]) "
+                "AS f (id, active) WHERE p.memory_id = f.id AND p.active <> f.active",
+                [flipped, [self._active[id_] for id_ in flipped]],
+            )
+        if self._reindexed:
+            cursor.execute("DELETE FROM memories_posting WHERE memory_id = ANY(%s)", [list(self._reindexed)])
+        rows = [
+            (id_, term, count, length, self._active[id_])
+            for id_, (terms, counts, length) in self._postings.items()
+            for term, count in zip(terms, counts, strict=True)
+        ]
+        if rows:
+            cursor.execute(
+                "INSERT INTO memories_posting (namespace_id, memory_id, term, tf, doc_len, active) "
+                "SELECT %s, * FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::int[], %s::bool[])",
+                [self.namespace_id, *map(list, zip(*rows, strict=True))],
+            )
+
     def _flush_embeddings(self, cursor: Any) -> None:
-        gone = [id_ for id_, vector, _ in self._embeddings if vector is None]
-        kept = [(id_, vector, sha) for id_, vector, sha in self._embeddings if vector is not None]
+        kept, gone, missing = [], [], []
+        for id_, (vector, sha) in self._embeddings.items():
+            if vector is not None and not is_zero(vector):
+                kept.append((id_, vector, sha))
+                continue
+            # The old vector would be found for a text that is no longer there.
+            if id_ in self._reindexed:
+                gone.append(id_)
+            if vector is None:
+                missing.append(id_)
         if gone:
             cursor.execute("DELETE FROM memories_embedding WHERE memory_id = ANY(%s)", [gone])
         if kept:
-            embedder = get_embedder()
-            write_embeddings(
-                cursor, self.namespace_id, embedder.name,
-                [(id_, np.asarray(vector), sha) for id_, vector, sha in kept],
-            )  # fmt: skip
+            write_embeddings(cursor, self.namespace_id, get_embedder().name, kept)
+        if missing:
+            self.ctx.degraded.append("embedding")
+            governance.job_create(ctx=self.ctx, kind=FILL_JOB, input={"memory_ids": missing})
 
 
 class _MadeMeanwhile(Exception):
@@ -489,7 +514,7 @@ class SetRequest:
     given: frozenset[str]
     memory_type: str | None = None
     tags: tuple[str, ...] | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: str | None = None
     confidence: float | None = None
     ttl_seconds: int | None = None
     clear_expiry: bool = False
@@ -500,24 +525,17 @@ class SetRequest:
     source_trace: str | None = None
 
 
-def memory_set(gate: Gateway, request: SetRequest, row: Row | None) -> dict[str, Any]:
-    """Set one key: a new lineage, a next version, a revival, or a no-op."""
+def memory_set(gate: Gateway, request: SetRequest, row: Row | None) -> tuple[dict[str, Any], Row]:
+    """Set one key: a new lineage, a next version, a revival, or a no-op; the answer, and the row as it is."""
     try:
         return _memory_set(gate, request, row)
     except _MadeMeanwhile as made:
         return _memory_set(gate, request, made.row)
 
 
-def _memory_set(gate: Gateway, request: SetRequest, row: Row | None) -> dict[str, Any]:
+def _memory_set(gate: Gateway, request: SetRequest, row: Row | None) -> tuple[dict[str, Any], Row]:
+    _refuse_managed(request.key)
     sha = content_sha256(request.value)
-    if request.key.startswith("fact:"):
-        raise OpError(
-            "MANAGED_KEY", "Keys beginning `fact:` belong to facts; use fact.remember.", memory_key=request.key
-        )
-    if request.if_match_sha256 is not None:
-        current = row.state.content_sha256 if row is not None and row.served else None
-        if current != request.if_match_sha256:
-            raise _moved(request.key, row, request.if_match_sha256)
     if row is not None and row.governed and row.state.status in _RETIRED:
         raise OpError(
             "GOVERNED_KEY",
@@ -527,13 +545,17 @@ def _memory_set(gate: Gateway, request: SetRequest, row: Row | None) -> dict[str
             memory_id=str(row.id),
             status=row.state.status,
         )
-    if row is not None:
-        row = gate.materialize_expiry(row)
-    _refuse_pinned(gate, request, row, sha)
-    state = _wanted(gate, request, row, sha)
-    revived = row is not None and row.state.status != Status.ACTIVE
-    fresh = gate.write(row, request.key, request.who, state, "set")
-    return {
+    if request.if_match_sha256 is not None:
+        current = row.state.content_sha256 if row is not None and row.served else None
+        if current != request.if_match_sha256:
+            raise _moved(request.key, row, request.if_match_sha256)
+    pinned, duplicate = _others(gate, request.key, request.who, row, sha)
+    if pinned is not None:
+        raise _pinned(request.key, pinned, request.value)
+    # Only now, when nothing refuses the call any more, may it write what an expiry left to be written.
+    row = gate.materialize_expiry(row) if row is not None else None
+    fresh = gate.write(row, request.key, request.who, _wanted(gate, request, row, sha), "set")
+    result = {
         "memory_key": fresh.key,
         "memory_id": str(fresh.id),
         "namespace": gate.ctx.namespace,
@@ -542,9 +564,19 @@ def _memory_set(gate: Gateway, request: SetRequest, row: Row | None) -> dict[str
         "status": fresh.state.status,
         "pinned": fresh.state.pinned,
         "noop": fresh is row,
-        "revived": revived,
-        "duplicate_of": _duplicate_of(gate, fresh),
+        "revived": row is not None and row.state.status != Status.ACTIVE,
+        "duplicate_of": duplicate,
     }
+    return result, fresh
+
+
+def _refuse_managed(key: str) -> None:
+    if key.startswith("fact:"):
+        raise OpError(
+            "MANAGED_KEY",
+            "Keys beginning `fact:` belong to facts; use fact.remember, fact.correct or fact.retract.",
+            memory_key=key,
+        )
 
 
 _RETIRED = frozenset({Status.DELETED, Status.REJECTED, Status.ARCHIVED})
@@ -564,11 +596,9 @@ def _moved(key: str, row: Row | None, expected: str) -> OpError:
 
 def _wanted(gate: Gateway, request: SetRequest, row: Row | None, sha: str) -> State:
     """The state that the request asks for: what it omits keeps its value, null clears."""
-    revived = row is not None and row.state.status != Status.ACTIVE
     base = row.state if row is not None else State(value=None, content_sha256="")
     given = request.given
-    # A revived memory must not die of the expiry that ended it.
-    expires_at = None if revived else base.expires_at
+    expires_at = _ahead(gate, base)
     if request.clear_expiry or ("ttl_seconds" in given and request.ttl_seconds is None):
         expires_at = None
     elif request.ttl_seconds is not None:
@@ -578,9 +608,10 @@ def _wanted(gate: Gateway, request: SetRequest, row: Row | None, sha: str) -> St
         content_sha256=sha,
         memory_type=request.memory_type or base.memory_type,
         tags=(request.tags or ()) if "tags" in given else base.tags,
-        metadata=(request.metadata or {}) if "metadata" in given else base.metadata,
+        metadata=(request.metadata or "{}") if "metadata" in given else base.metadata,
         confidence=request.confidence if "confidence" in given else base.confidence,
-        pinned=base.pinned if request.pinned is None else request.pinned,
+        # A pin ends with the state that it kept ahead.
+        pinned=base.pinned and base.status == Status.ACTIVE if request.pinned is None else request.pinned,
         expires_at=expires_at,
         on_expire=request.on_expire or base.on_expire,
         status=Status.ACTIVE,
@@ -590,30 +621,57 @@ def _wanted(gate: Gateway, request: SetRequest, row: Row | None, sha: str) -> St
     )
 
 
-def _refuse_pinned(gate: Gateway, request: SetRequest, row: Row | None, sha: str) -> None:
-    """409 when a pinned value of this key, visible to the writer, would be contradicted."""
-    me = gate.ctx.caller.principal
-    if row is not None and row.state.pinned and row.served:
-        if row.pinned_by != me and row.state.content_sha256 != sha:
-            raise _pinned(row.key, row.id, row.pinned_by, row.state.value, request.value)
-        return
+def _ahead(gate: Gateway, state: State) -> datetime | None:
+    """The expiry that a memory keeps: one that has passed would end at once what is brought back."""
+    if state.status == Status.ACTIVE or state.expires_at is None or state.expires_at > gate.now():
+        return state.expires_at
+    return None
+
+
+Pin = tuple[int, str, Any]
+"""A pinned memory that stands against a write: its id, who pinned it, its value."""
+
+
+def _others(
+    gate: Gateway, key: str, who: Identity, row: Row | None, sha: str
+) -> tuple[Pin | None, str | None]:
+    """What other rows have to say to a write of content `sha`, in one look.
+
+    The pinned value of this key, visible to the writer, that the write would contradict; and another
+    visible key with the same content, which is said and not merged.
+    """
+    from memories.selectors import SERVED, scope
+
+    where, params = scope(gate.ctx, named=False)
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT m.id, m.value, m.pinned_by FROM memories_memory m WHERE m.namespace_id = %s "
-            "AND m.memory_key = %s AND m.pinned AND m.status = 'active' AND m.id <> %s "
-            "AND m.agent IN ('-', %s) AND m.user_id IN ('-', %s) AND m.session_id IN ('-', %s) "
-            "AND m.content_sha256 <> %s ORDER BY m.id LIMIT 1",
+            f"""(SELECT true, m.id, m.pinned_by, m.value, NULL FROM memories_memory m
+                 WHERE m.namespace_id = %s AND m.memory_key = %s AND m.pinned AND {SERVED} AND m.id <> %s
+                   AND m.agent IN ('-', %s) AND m.user_id IN ('-', %s) AND m.session_id IN ('-', %s)
+                   AND m.content_sha256 <> %s ORDER BY m.id LIMIT 1)
+                UNION ALL
+                (SELECT false, NULL, NULL, NULL, m.memory_key FROM memories_memory m
+                 WHERE {where} AND m.content_sha256 = %s AND {SERVED} AND m.memory_key <> %s
+                 ORDER BY m.id LIMIT 1)""",  # noqa: S608 - fragments are constant
             [
-                gate.namespace_id, request.key, row.id if row else 0, request.who.agent, request.who.user_id,
-                request.who.session_id, sha,
+                gate.namespace_id, key, row.id if row else 0, who.agent, who.user_id, who.session_id, sha,
+                *params, sha, key,
             ],
         )  # fmt: skip
-        other = cursor.fetchone()
-    if other is not None:
-        raise _pinned(request.key, other[0], other[2], json.loads(other[1]), request.value)
+        found = {is_pin: rest for is_pin, *rest in cursor.fetchall()}
+    duplicate = found[False][3] if False in found else None
+    if row is not None and row.state.pinned and row.served:
+        # The row's own pin decides; another one under this key does not bind the writer who holds it.
+        mine = row.pinned_by == gate.ctx.caller.principal or row.state.content_sha256 == sha
+        return (None if mine else (row.id, row.pinned_by, row.state.value)), duplicate
+    if True in found:
+        id_, by, value, _ = found[True]
+        return (id_, by, json.loads(value)), duplicate
+    return None, duplicate
 
 
-def _pinned(key: str, memory_id: int, by: str, value: Any, offered: Any) -> OpError:
+def _pinned(key: str, pin: Pin, offered: Any) -> OpError:
+    memory_id, by, value = pin
     return OpError(
         "PINNED_CONFLICT",
         f"{key} is pinned by {by or 'another writer'} with another value; nothing was stored. Ask them, or "
@@ -626,25 +684,11 @@ def _pinned(key: str, memory_id: int, by: str, value: Any, offered: Any) -> OpEr
     )
 
 
-def _duplicate_of(gate: Gateway, row: Row) -> str | None:
-    """Another visible key with the same content: said, not merged."""
-    from memories.selectors import scope
-
-    where, params = scope(gate.ctx, reading=True)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT m.memory_key FROM memories_memory m WHERE {where} AND m.content_sha256 = %s "  # noqa: S608
-            "AND m.status = 'active' AND m.memory_key <> %s ORDER BY m.id LIMIT 1",
-            [*params, row.state.content_sha256, row.key],
-        )
-        found = cursor.fetchone()
-    return found[0] if found else None
-
-
 def memory_update(
     gate: Gateway, key: str, value: Any, if_match_sha256: str | None
 ) -> tuple[Row | None, bool]:
     """Replace the value of a memory that exists; (row, changed), or (None, False) when there is none."""
+    _refuse_managed(key)
     row = gate.by_key(key, (Status.ACTIVE,))
     if row is None:
         if if_match_sha256 is not None:
@@ -653,20 +697,28 @@ def memory_update(
     if if_match_sha256 is not None and row.state.content_sha256 != if_match_sha256:
         raise _moved(key, row, if_match_sha256)
     sha = content_sha256(value)
-    me = gate.ctx.caller.principal
-    if row.state.pinned and row.pinned_by != me and sha != row.state.content_sha256:
-        raise _pinned(row.key, row.id, row.pinned_by, row.state.value, value)
-    fresh = gate.write(row, row.key, row.identity, replace(row.state, value=value, content_sha256=sha), "update")
+    pin, _ = _others(gate, key, row.identity, row, sha)
+    if pin is not None and sha != row.state.content_sha256:
+        raise _pinned(key, pin, value)
+    state = replace(row.state, value=value, content_sha256=sha)
+    fresh = gate.write(row, row.key, row.identity, state, "update")
     return fresh, fresh is not row
 
 
 def memory_delete(gate: Gateway, key: str) -> tuple[Row | None, bool]:
     """Tombstone a memory; (row, changed). A deleted key is a no-op."""
-    row = gate.by_key(key, (Status.ACTIVE, Status.STALE, Status.SUPERSEDED))
+    _refuse_managed(key)
+    row = gate.by_key(key, (*_DELETABLE, Status.DELETED), first=_DELETABLE)
     if row is None:
-        return gate.by_key(key, (Status.DELETED,)), False
-    fresh = gate.write(row, row.key, row.identity, replace(row.state, status=Status.DELETED), "delete")
-    return fresh, True
+        return None, False
+    fresh = gate.materialize_expiry(row)
+    if fresh.state.status == Status.DELETED:
+        return fresh, False
+    state = replace(fresh.state, status=Status.DELETED)
+    return gate.write(fresh, row.key, row.identity, state, "delete"), True
+
+
+_DELETABLE = (Status.ACTIVE, Status.STALE, Status.SUPERSEDED)
 
 
 def recoverable_until(row: Row) -> datetime:
@@ -676,12 +728,12 @@ def recoverable_until(row: Row) -> datetime:
 
 def memory_restore(gate: Gateway, key: str) -> tuple[Row, bool]:
     """Undo an ordinary tombstone as a new version; an active memory is a no-op."""
-    row = gate.by_key(key, (Status.DELETED,))
+    _refuse_managed(key)
+    row = gate.by_key(key, (Status.DELETED, Status.ACTIVE), first=(Status.DELETED,))
     if row is None:
-        active = gate.by_key(key, (Status.ACTIVE,))
-        if active is not None:
-            return active, False
         raise not_found(f"{key}: nothing deleted stands under this key; memory.history shows its versions.")
+    if row.served:
+        return row, False
     if row.governed:
         raise OpError(
             "FORBIDDEN",
@@ -689,10 +741,10 @@ def memory_restore(gate: Gateway, key: str) -> tuple[Row, bool]:
             memory_key=key,
             status=row.state.status,
         )
-    if not row.overdue and gate.now() >= recoverable_until(row):
-        raise not_found(f"{key}: its time to be restored ended on {iso(recoverable_until(row))}.")
     row = gate.materialize_expiry(row)
-    state = replace(row.state, status=Status.ACTIVE, expires_at=None)
+    if gate.now() >= recoverable_until(row):
+        raise not_found(f"{key}: its time to be restored ended on {iso(recoverable_until(row))}.")
+    state = replace(row.state, status=Status.ACTIVE, expires_at=_ahead(gate, row.state))
     return gate.write(row, row.key, row.identity, state, "restore"), True
 
 
@@ -802,9 +854,7 @@ def expire_due(limit: int = 500) -> int:
     swept = 0
     for namespace in Namespace.objects.select_related("org").filter(pk__in=namespace_ids):
         with transaction.atomic():
-            ctx = governance.system_context(
-                org=namespace.org, namespace=namespace, op_name="memory.expire"
-            )
+            ctx = governance.system_context(org=namespace.org, namespace=namespace, op_name="memory.expire")
             gate = Gateway(ctx)
             with connection.cursor() as cursor:
                 cursor.execute(

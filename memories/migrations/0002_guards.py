@@ -39,7 +39,7 @@ BEGIN
     refused := 'existence';
   ELSIF (NEW.expires_at IS DISTINCT FROM OLD.expires_at OR NEW.on_expire IS DISTINCT FROM OLD.on_expire)
         AND NOT (NEW.expires_at IS DISTINCT FROM OLD.expires_at
-                 AND (NEW.expires_at IS NULL OR NEW.expires_at >= OLD.expires_at)) THEN
+                 AND (NEW.expires_at IS NULL OR coalesce(NEW.expires_at >= OLD.expires_at, false))) THEN
     refused := 'expiry';
   ELSIF held = 'read_only' AND (
       NEW.value, NEW.content_sha256, NEW.memory_type, NEW.tags, NEW.metadata, NEW.confidence, NEW.pinned,
@@ -68,7 +68,8 @@ CREATE TRIGGER version_no_truncate BEFORE TRUNCATE ON memories_memoryversion
 
 -- The default embedder's graph. Rows of other embedders are scanned exactly until they have their own.
 CREATE INDEX embedding_wordllama ON memories_embedding
-  USING hnsw ((vector::halfvec(256)) halfvec_cosine_ops) WHERE embedder = 'wordllama-l2-supercat-256-centred-30';
+  USING hnsw ((vector::halfvec(256)) halfvec_cosine_ops)
+  WHERE embedder = 'wordllama-l2-supercat-256-centred-30';
 """
 BACK = """
 DROP INDEX embedding_wordllama;
