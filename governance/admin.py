@@ -30,6 +30,7 @@ from governance.console import (
 )
 from governance.console_forms import AuditFilter, RoleForm, TokenForm
 from governance.models import AuditEvent, Job, Namespace, Org, Token, User
+from governance.templatetags.console import revealed
 from loomsite.ops import Role, all_ops
 
 if TYPE_CHECKING:
@@ -98,7 +99,11 @@ class PageAdmin(BaseAdmin):
     ) -> HttpResponse:
         """The page in the site's frame."""
         request.current_app = self.admin_site.name
-        frame = {**self.admin_site.each_context(request), "title": title, "section": self.opts.model_name}
+        frame = {
+            **self.admin_site.each_context(request),
+            "title": revealed(title),
+            "section": self.opts.model_name,
+        }
         return TemplateResponse(request, f"admin/loom/{template}", {**frame, **context}, status=status)
 
 
@@ -270,6 +275,7 @@ class TokenAdmin(PageAdmin):
         """Tokens, newest first."""
         self._admins_only(request)
         state = request.GET.get("state", "")
+        state = state if state in ("valid", "revoked", "expired") else ""
         rows = console_selectors.tokens(sight(request), state)
         return self.show(
             request,
@@ -294,8 +300,7 @@ class TokenAdmin(PageAdmin):
         self._admins_only(request)
         seen = sight(request)
         if request.method == "POST":
-            known = request.session.pop("token_form", None)
-            if known is None or not secrets.compare_digest(known, request.POST.get("form", "")):
+            if not self._take_form(request):
                 messages.warning(
                     request, "That form was sent before. Its token is in this list; its text is not kept."
                 )
@@ -307,17 +312,28 @@ class TokenAdmin(PageAdmin):
                 return self.show(request, "token_made.html", "Token made", token=token, text=text)
         else:
             form = TokenForm(sight=seen, initial={"principal": seen.user.username})
-        request.session["token_form"] = secrets.token_urlsafe(16)
+        form_id = secrets.token_urlsafe(16)
+        # Several, because the form may be open in several tabs.
+        request.session["token_forms"] = [*request.session.get("token_forms", []), form_id][-5:]
         return self.show(
             request,
             "token_new.html",
             "Make a token",
             form=form,
-            form_id=request.session["token_form"],
+            form_id=form_id,
             principals=console_selectors.token_principals(seen).values_list("username", flat=True)[
                 :SUGGESTIONS
             ],
         )
+
+    def _take_form(self, request: HttpRequest) -> bool:
+        """True the first time a form made for this session comes back."""
+        known = request.session.get("token_forms", [])
+        given = request.POST.get("form", "")
+        if given not in known:
+            return False
+        request.session["token_forms"] = [form_id for form_id in known if form_id != given]
+        return True
 
     def revoke(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Dead from the next call on."""

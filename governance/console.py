@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.db import connection, models
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
@@ -167,19 +169,27 @@ def _printed(value: Any) -> str:
 
 def _parsed(model: type[models.Model], names: Sequence[str], cursor: str) -> list[Any] | None:
     parts = cursor.split("~", len(names) - 1)
-    if len(parts) != len(names):
+    if len(parts) != len(names) or "\x00" in cursor:
         return None
-    from django.core.exceptions import ValidationError
-
     try:
-        values = [
-            model._meta.get_field(name).to_python(part)  # type: ignore[union-attr]
-            for name, part in zip(names, parts, strict=True)
-        ]
+        values = [_field(model, name).to_python(part) for name, part in zip(names, parts, strict=True)]
     except ValidationError:
         return None
-    # PostgreSQL would refuse what Python's integers allow.
-    return None if any(isinstance(value, int) and abs(value) >= 2**63 for value in values) else values
+    return values if all(map(_fits, values)) else None
+
+
+def _fits(value: Any) -> bool:
+    """PostgreSQL would refuse what Python's integers allow; an instant without a zone is none."""
+    if isinstance(value, datetime):
+        return value.tzinfo is not None
+    return not isinstance(value, int) or abs(value) < 2**63
+
+
+def _field(model: type[models.Model], name: str) -> models.Field[Any, Any]:
+    field = model._meta.pk if name == "pk" else model._meta.get_field(name)
+    if not isinstance(field, models.Field):
+        raise TypeError(f"{model.__name__}.{name} is no column to order by.")
+    return field
 
 
 def _behind(names: Sequence[str], values: Sequence[Any], than: str) -> Q:

@@ -57,6 +57,11 @@ def visible(text: object) -> SafeString:
     return format_html('<bdi dir="auto">{}</bdi>', inner)
 
 
+def revealed(text: str) -> str:
+    """Stored text for where no markup can stand, such as a title: hidden characters by their names."""
+    return re.sub(f"{_HIDDEN.pattern}|{_CONTROL.pattern}", lambda found: f"U+{ord(found[0]):04X}", text)
+
+
 @register.filter
 def when(moment: datetime | None) -> SafeString | str:
     """An instant in UTC; the console's script turns it into the reader's zone."""

@@ -1,0 +1,216 @@
+"""The console in a real headless Chromium: no console error, no request to another host, with and without script."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.urls import reverse
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from memories.models import Memory
+from tests.console.conftest import PASSWORD, Cast, build_cast
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no Chromium here: install Debian's `chromium` for these tests"
+    ),
+]
+QUIET = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One Chromium for the module."""
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        # Playwright's loop runs in this thread, and Django would take it for an async caller.
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
+        yield started
+        started.close()
+
+
+class Visit:
+    """A person at the console, and everything that their browser complained about or fetched elsewhere."""
+
+    def __init__(self, browser: Browser, base: str, **options: Any) -> None:
+        self.base = base
+        self.faults: list[str] = []
+        self.context: BrowserContext = browser.new_context(
+            base_url=base, timezone_id="Asia/Tokyo", locale="en-GB", **options
+        )
+        self.page: Page = self.context.new_page()
+        self.page.on("console", self._heard)
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("request", self._asked)
+
+    def _heard(self, message: Any) -> None:
+        # A refused form answers 4xx on purpose, which Chromium notes as an error.
+        if message.type in ("error", "warning") and "status of 4" not in message.text:
+            self.faults.append(message.text)
+
+    def _asked(self, request: Any) -> None:
+        if not request.url.startswith((self.base, "data:")):
+            self.faults.append(f"fetched {request.url}")
+
+    def log_in(self, name: str = "admin") -> None:
+        """Through the form."""
+        self.page.goto(reverse("admin:login"))
+        self.page.get_by_label("Username").fill(name)
+        self.page.get_by_label("Password").fill(PASSWORD)
+        self.page.get_by_role("button", name="Log in").click()
+        expect(self.page.get_by_role("heading", name="Home")).to_be_visible()
+
+
+@pytest.fixture
+def cast_now(browser: Browser, transactional_db: None) -> Cast:
+    """The cast, committed, so that the server's threads see it."""
+    return build_cast()
+
+
+@pytest.fixture
+def locked(cast_now: Cast) -> Memory:
+    """A locked memory with two versions."""
+    cast_now.remember("release/window", {"days": ["Tue"]})
+    memory = cast_now.remember("release/window", {"days": ["Tue", "Thu"]})
+    cast_now.lock(memory)
+    return memory
+
+
+@pytest.fixture
+def visit(browser: Browser, live_server: Any, cast_now: Cast) -> Iterator[Visit]:
+    """A laptop in light; nothing may go wrong during the visit."""
+    visiting = Visit(browser, live_server.url)
+    yield visiting
+    visiting.context.close()
+    assert visiting.faults == []
+
+
+def test_from_login_to_a_loosened_lock_and_a_checked_chain(
+    visit: Visit, cast_now: Cast, locked: Memory
+) -> None:
+    visit.log_in("org_admin")
+    page = visit.page
+    page.get_by_role("link", name="Memories", exact=True).click()
+    page.get_by_label("Key or words").fill("release")
+    page.get_by_role("button", name="Show").click()
+    page.get_by_role("link", name="release/window").click()
+    expect(page.get_by_role("heading", name="release/window")).to_be_visible()
+    expect(page.locator(".diff .add").first).to_contain_text("Tue")
+
+    page.get_by_role("link", name="Locks", exact=True).click()
+    page.get_by_role("link", name="Loosen… the lock of release/window").click()
+    page.get_by_label("Reason").fill("the freeze is over")
+    page.get_by_label("Your password").fill("wrong")
+    page.get_by_role("button", name="Loosen it").click()
+    expect(page.get_by_text("That is not your password")).to_be_visible()
+    assert page.get_by_label("Your password").input_value() == ""
+    page.get_by_label("Your password").fill(PASSWORD)
+    page.get_by_role("button", name="Loosen it").click()
+    expect(page.get_by_role("status")).to_contain_text("Loosened")
+
+    page.get_by_role("link", name="Audit", exact=True).click()
+    page.get_by_role("button", name="Verify the chain of acme").click()
+    expect(page.get_by_role("status")).to_contain_text("is whole: 4 rows")
+
+
+def test_times_are_local_with_utc_on_hover(visit: Visit, locked: Memory) -> None:
+    visit.log_in()
+    visit.page.goto(reverse("admin:memories_memory_changelist"))
+    shown = visit.page.locator("td time").first
+    utc = shown.get_attribute("datetime") or ""
+    assert shown.get_attribute("title") == utc.replace("T", " ").replace("Z", " UTC")
+    assert f"{(int(utc[11:13]) + 9) % 24:02d}:{utc[14:16]}" in shown.inner_text()
+
+
+def test_stored_script_does_not_run(visit: Visit, cast_now: Cast) -> None:
+    nasty = "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>"
+    memory = cast_now.remember(nasty, {"v": nasty}, tags=["<b>"], reason=nasty)
+    visit.log_in("owner")
+    for url in (
+        reverse("admin:index"),
+        reverse("admin:memories_memory_changelist"),
+        reverse("admin:memories_memory_change", args=[memory.pk]),
+    ):
+        visit.page.goto(url)
+        assert not visit.page.title().startswith("owned")
+        assert visit.page.locator("main img, main script").count() == 0
+
+
+def test_it_works_by_keyboard_alone(visit: Visit, locked: Memory) -> None:
+    visit.log_in()
+    page = visit.page
+    page.keyboard.press("Tab")
+    expect(page.locator(":focus")).to_have_text("Skip to the content")
+    expect(page.locator(":focus")).to_be_in_viewport()
+    page.keyboard.press("Enter")
+    page.goto(reverse("admin:memories_memory_act", args=[locked.pk, "loosen"]))
+    page.get_by_label("Reason").focus()
+    page.keyboard.type("by keyboard")
+    page.keyboard.press("Tab")
+    page.keyboard.type(PASSWORD)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("Loosened")
+
+
+def test_a_token_is_copied_once(visit: Visit, cast_now: Cast) -> None:
+    visit.log_in("owner")
+    page = visit.page
+    page.goto(reverse("admin:governance_token_new"))
+    page.get_by_label("Label").fill("build box")
+    page.get_by_role("button", name="Make the token").click()
+    expect(page.locator("#token-text")).to_contain_text("loom_")
+    assert "loom_" not in page.url
+    page.get_by_role("link", name="I have copied it").click()
+    expect(page.get_by_role("link", name="build box")).to_be_visible()
+
+
+PAGES = (
+    "admin:index", "admin:memories_memory_changelist", "admin:memories_memory_locks",
+    "admin:governance_auditevent_changelist", "admin:governance_namespace_changelist",
+    "admin:governance_token_changelist", "admin:governance_token_new", "admin:governance_job_changelist",
+    "admin:governance_user_changelist", "admin:governance_user_add", "admin:password_change",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_every_page_fits_and_is_quiet(
+    browser: Browser, live_server: Any, cast_now: Cast, locked: Memory, scheme: str, width: int
+) -> None:
+    visiting = Visit(browser, live_server.url, color_scheme=scheme, viewport={"width": width, "height": 844})
+    visiting.log_in("owner")
+    urls = [reverse(name) for name in PAGES]
+    urls += [
+        reverse("admin:memories_memory_change", args=[locked.pk]),
+        reverse("admin:memories_memory_act", args=[locked.pk, "lock"]),
+        reverse("admin:governance_namespace_change", args=[cast_now.deploy.pk]),
+    ]
+    for url in urls:
+        visiting.page.goto(url)
+        wide = visiting.page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= width, f"{url} is {wide} px wide"
+        assert visiting.page.locator("h1").count() == 1, url
+    visiting.context.close()
+    assert visiting.faults == []
+
+
+def test_it_works_without_script(browser: Browser, live_server: Any, cast_now: Cast, locked: Memory) -> None:
+    visiting = Visit(browser, live_server.url, java_script_enabled=False)
+    visiting.log_in()
+    visiting.page.goto(reverse("admin:memories_memory_act", args=[locked.pk, "loosen"]))
+    visiting.page.get_by_label("Reason").fill("no script")
+    visiting.page.get_by_label("Your password").fill(PASSWORD)
+    visiting.page.get_by_role("button", name="Loosen it").click()
+    expect(visiting.page.get_by_role("status")).to_contain_text("Loosened")
+    expect(visiting.page.locator("time").first).to_contain_text("UTC")
+    visiting.context.close()
+    assert visiting.faults == []

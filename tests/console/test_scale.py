@@ -1,0 +1,137 @@
+"""Ten thousand rows in each list: a bounded number of queries, whatever the rows and the reader's roles."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from governance import services
+from governance.models import Namespace
+from loomsite.ops import Role
+from tests.console.conftest import Cast, build_cast
+
+ROWS = 10_000
+
+
+@pytest.fixture(scope="module")
+def crowd(django_db_setup: None, django_db_blocker: Any) -> Iterator[Cast]:
+    """The cast amid 10,000 of everything, taken back at the end."""
+    with django_db_blocker.unblock():
+        from django.db import transaction
+
+        with transaction.atomic():
+            cast = build_cast()
+            _fill(cast)
+            yield cast
+            transaction.set_rollback(True)
+
+
+def _fill(cast: Cast) -> None:
+    places = {"org": cast.org.pk, "deploy": cast.deploy.pk, "writer": cast.people["writer"].pk, "rows": ROWS}
+    with connection.cursor() as cursor:
+        for statement in FILL:
+            cursor.execute(statement, places)
+    for space in Namespace.objects.filter(slug__startswith="space-").order_by("pk")[:50]:
+        services.member_set_role(namespace=space, member=cast.people["viewer"], role=Role.REVIEWER)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+
+
+NUMBERS = "FROM generate_series(1, %(rows)s) AS n"
+FILL = (
+    f"""INSERT INTO governance_namespace (org_id, slug, created_at)
+        SELECT %(org)s, 'space-' || lpad(n::text, 5, '0'), now() {NUMBERS}""",
+    f"""INSERT INTO memories_memory (id, namespace_id, agent, user_id, session_id, memory_key, value,
+          content_sha256, memory_type, tags, metadata, pinned, pinned_by, on_expire, source_class, source_trace,
+          governed, created_at, updated_at, status, version, lock_mode, lock_reason, locked_by, locked_at)
+        SELECT 10000000 + n, CASE WHEN n %% 2 = 0 THEN %(deploy)s ELSE spaces.ids[1 + n %% 100] END, '-', '-', '-',
+          'key/' || n, to_jsonb(n), repeat('0', 64), 'semantic', '{{}}', '{{}}', false, '', 'tombstone',
+          'local_tool_output', '', false, now(), now(), 'active', 1, 'read_only', 'agreed', 'owner', now()
+        {NUMBERS}, (SELECT array_agg(id) AS ids FROM governance_namespace WHERE slug LIKE 'space-%%') spaces""",
+    f"""INSERT INTO memories_memoryversion (memory_id, version, kind, status, value, content_sha256, memory_type,
+          tags, metadata, pinned, on_expire, source_class, source_trace, principal, token_prefix, agent, reason,
+          request_id, at)
+        SELECT 10000001, n, 'set', 'active', to_jsonb(n), lpad(n::text, 64, '0'), 'semantic', '{{}}', '{{}}',
+          false, 'tombstone', 'local_tool_output', '', 'owner', '', '', '', '', now() {NUMBERS}""",
+    f"""INSERT INTO governance_auditevent (org_id, seq, at, namespace, principal, token_prefix, agent, user_id,
+          session_id, run_id, door, op, target, before_sha256, after_sha256, reason, request_id, outcome, detail,
+          prev_hash, hash)
+        SELECT %(org)s, n, now(), 'deploy', 'owner', '', '', '', '', '', 'rest', 'memory.set', 'key/' || n %% 7,
+          '', '', '', '', 'applied', '{{}}', '', '' {NUMBERS}""",
+    f"""INSERT INTO governance_job (org_id, namespace_id, kind, input, state, progress, error, attempts,
+          max_attempts, run_after, created_at, requested_by)
+        SELECT %(org)s, %(deploy)s, 'embedding.fill', '{{}}', 'failed', 0, '', 5, 5, now(), now(), '' {NUMBERS}""",
+    f"""INSERT INTO governance_token (principal_id, org_id, label, prefix, secret_sha256, default_namespace, role,
+          agent, user_id, source_class, acts_for, may_create_namespaces, created_at)
+        SELECT %(writer)s, %(org)s, '', lpad(n::text, 12, '0'), '', '', 'writer', '', '', 'local_tool_output',
+          'agent', false, now() {NUMBERS}""",
+    f"""INSERT INTO governance_user (password, is_superuser, username, first_name, last_name, email, is_staff,
+          is_active, date_joined, kind)
+        SELECT '', false, 'user-' || n, '', '', '', false, true, now(), 'person' {NUMBERS}""",
+)
+PAGES = {
+    "home": ("admin:index", {}),
+    "memories": ("admin:memories_memory_changelist", {}),
+    "memories by word": ("admin:memories_memory_changelist", {"q": "key/77"}),
+    "memories by lock": ("admin:memories_memory_changelist", {"lock": "read_only", "namespace": "deploy"}),
+    "locks": ("admin:memories_memory_locks", {}),
+    "audit": ("admin:governance_auditevent_changelist", {}),
+    "audit of a target": ("admin:governance_auditevent_changelist", {"target": "key/3", "op": "memory.set"}),
+    "namespaces": ("admin:governance_namespace_changelist", {}),
+    "tokens": ("admin:governance_token_changelist", {}),
+    "token form": ("admin:governance_token_new", {}),
+    "jobs": ("admin:governance_job_changelist", {"state": "failed"}),
+    "people": ("admin:governance_user_changelist", {}),
+}
+# Queries of each page, session and user included, as measured; a rise is a decision, not an accident.
+MOST = 15
+
+
+@pytest.mark.parametrize("who", ["owner", "org_admin", "viewer"])
+@pytest.mark.parametrize("page", PAGES)
+def test_lists_of_ten_thousand_rows_stay_small(
+    crowd: Cast, django_db_blocker: Any, who: str, page: str
+) -> None:
+    name, query = PAGES[page]
+    if (page.startswith("token") and who == "viewer") or (page == "people" and who != "owner"):
+        pytest.skip("not for this reader")
+    with django_db_blocker.unblock():
+        client = crowd.client(who)
+        with CaptureQueriesContext(connection) as queries:
+            started = time.perf_counter()
+            response = client.get(reverse(name), query)
+            seconds = time.perf_counter() - started
+        assert response.status_code == 200
+        assert len(queries) <= MOST, [entry["sql"][:120] for entry in queries.captured_queries]
+        assert len(response.content) < 300_000
+        print(f"{page} as {who}: {len(queries)} queries, {seconds * 1000:.0f} ms")  # noqa: T201 - shown with -s
+
+
+def test_a_memory_of_ten_thousand_versions(crowd: Cast, django_db_blocker: Any) -> None:
+    with django_db_blocker.unblock():
+        client = crowd.client("owner")
+        with CaptureQueriesContext(connection) as queries:
+            response = client.get(reverse("admin:memories_memory_change", args=[10_000_001]))
+        assert response.status_code == 200
+        assert len(queries) <= MOST
+        assert len(response.content) < 300_000
+
+
+def test_pages_lead_through_every_row_once_though_all_share_one_instant(
+    crowd: Cast, django_db_blocker: Any
+) -> None:
+    with django_db_blocker.unblock():
+        client, after, seen = crowd.client("owner"), "", []
+        url = reverse("admin:memories_memory_changelist")
+        for _ in range(12):
+            page = client.get(url, {"after": after}).context["page"]
+            seen += [memory.pk for memory in page.rows]
+            after = page.after
+        assert len(seen) == len(set(seen)) == 600
+        assert seen == sorted(seen, reverse=True)
