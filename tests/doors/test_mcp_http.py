@@ -9,7 +9,7 @@ import anyio
 import httpx
 import mcp_types as types
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from mcp import Client
 
 from loomsite.ops import all_ops
@@ -48,7 +48,7 @@ def detail_of(result: types.CallToolResult) -> Structured:
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 def test_the_client_connects_and_is_told_what_the_memory_is_for(server: str, mode: str) -> None:
     async def conversation(client: Client) -> str:
-        assert client.server_info.name == "loomsite"
+        assert client.server_info is not None and client.server_info.name == "loomsite"
         return client.instructions or ""
 
     said = talk(f"{server}/mcp", conversation, mode=mode)

@@ -15,7 +15,7 @@ import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.test import Client
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from loomsite.management.commands import ops as command
 from loomsite.ops import CODES, Op, all_ops
@@ -27,7 +27,8 @@ Document = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def described() -> Document:
-    return json.loads(json.dumps(document()))
+    plain: Document = json.loads(json.dumps(document()))
+    return plain
 
 
 def _references(node: Any) -> set[str]:
