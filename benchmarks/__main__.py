@@ -18,12 +18,14 @@ from benchmarks.common import Skipped, connect, write_json
 
 
 def discover() -> dict[str, ModuleType]:
-    """All benchmarks by name."""
+    """All benchmarks by name. Helpers are not imported: some need Django's settings."""
+    folder = Path(__file__).parent
     names = sorted(
-        module.name for module in pkgutil.iter_modules(benchmarks.__path__) if module.name != "__main__"
+        module.name
+        for module in pkgutil.iter_modules(benchmarks.__path__)
+        if "\ndef run(" in (folder / f"{module.name}.py").read_text()
     )
-    modules = {name: importlib.import_module(f"benchmarks.{name}") for name in names}
-    return {name: module for name, module in modules.items() if hasattr(module, "run")}
+    return {name: importlib.import_module(f"benchmarks.{name}") for name in names}
 
 
 def main() -> int:
