@@ -297,16 +297,17 @@ def memory_history(
             [found.columns[0], before, before, limit + 1],
         )
         versions = db.fetchall()
+    redacted = found.columns[13] == Status.REDACTED
     page = [
         {
             "version": row[0],
             "kind": row[1],
             "status": row[2],
-            "value": None if row[3] is None else json.loads(row[3]),
+            "value": None if redacted or row[3] is None else json.loads(row[3]),
             "content_sha256": row[4],
             "memory_type": row[5],
-            "tags": row[6],
-            "metadata": json.loads(row[7]),
+            "tags": [] if redacted else row[6],
+            "metadata": {} if redacted else json.loads(row[7]),
             "confidence": row[8],
             "pinned": row[9],
             "expires_at": iso(row[10]),
