@@ -85,10 +85,13 @@ def read_body(http: HttpRequest) -> dict[str, Any]:
             f"The body has {length} bytes; the limit is {limits.BODY_BYTES}.",
             limit=limits.BODY_BYTES,
         )
+    source: Any = http
     if not length and "HTTP_TRANSFER_ENCODING" in http.META:
-        # WSGI hides the length of a chunked body, and Django then reads it as empty.
-        raise invalid("body", "came in chunks; send it whole, with a Content-Length.", "content_length")
-    raw = http.read(limits.BODY_BYTES + 1)
+        # A chunked body has no length, and Django would read it as empty.
+        if not http.META.get("wsgi.input_terminated"):
+            raise invalid("body", "came in chunks; send it whole, with a Content-Length.", "content_length")
+        source = http.META["wsgi.input"]
+    raw = source.read(limits.BODY_BYTES + 1)
     kind = (http.META.get("CONTENT_TYPE") or "").split(";", 1)[0].strip().lower()
     if raw and kind not in ("application/json", ""):
         raise OpError("UNSUPPORTED_MEDIA_TYPE", f"Content-Type {kind[:80]!r}: send application/json.")

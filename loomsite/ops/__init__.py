@@ -8,6 +8,6 @@ from loomsite.ops.schema import OpInput, OpOutput, Selector, WriteInput
 
 __all__ = [
     "CODES", "AgentText", "AuditEntry", "Caller", "Context", "Door", "Effect", "Op", "OpError", "OpInput",
-    "OpOutput", "Role", "Selector", "WriteInput", "all_ops", "by_tool", "get", "invalid", "limits", "load_ops",
-    "near", "not_found", "op",
+    "OpOutput", "Role", "Selector", "WriteInput", "all_ops", "by_tool", "get", "invalid", "limits",
+    "load_ops", "near", "not_found", "op",
 ]  # fmt: skip

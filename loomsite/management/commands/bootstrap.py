@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import os
 import secrets
 from typing import Any
 
 from django.conf import settings
+from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
-from django.contrib.auth.password_validation import validate_password
 from django.db import transaction
 
 from governance.models import Namespace, Org, Token, User
 from governance.services import token_create
-from governance.tenancy import LOCAL_NAMESPACE, LOCAL_ORG
+from governance.tenancy import LOCAL_NAMESPACE, LOCAL_ORG, usable_tokens
+from loomsite.settings.env import LOOPBACK_HOSTS
 
 OWNER = "owner"
+
+
+def _refuse_open_server() -> None:
+    """A server that other machines reach has no single-user mode, so it starts with a token or not at all."""
+    if settings.IS_LOOPBACK or usable_tokens():
+        return
+    name = "LOOM_MCP_BIND" if settings.LOOM_BIND[0] in LOOPBACK_HOSTS else "LOOM_BIND"
+    host, port = getattr(settings, name)
+    raise CommandError(
+        f"{name}={host}:{port} lets other machines in, and no usable token exists yet: start once with "
+        f"{name}=127.0.0.1:{port}, which makes the owner's token, then start again."
+    )
 
 
 class Command(BaseCommand):
@@ -33,6 +47,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Print what the supervisor needs."""
         with transaction.atomic():
+            _refuse_open_server()
             org, _ = Org.objects.get_or_create(slug=LOCAL_ORG)
             owner, password = self._owner()
             Namespace.objects.get_or_create(org=org, slug=LOCAL_NAMESPACE)
@@ -70,8 +85,9 @@ class Command(BaseCommand):
             kept = ""
         if kept.count("_") >= 2:
             _, prefix, secret = kept.split("_", 2)
-            known = Token.objects.filter(prefix=prefix, revoked_at=None).first()
-            if known and bytes(known.secret_sha256) == hashlib.sha256(secret.encode()).digest():
+            known = Token.objects.filter(prefix=prefix, revoked_at=None, expires_at=None).first()
+            digest = hashlib.sha256(secret.encode()).digest()
+            if known and hmac.compare_digest(bytes(known.secret_sha256), digest):
                 return kept
         _, full = token_create(
             principal=owner,

@@ -1,0 +1,62 @@
+"""A body for every op, over rows that `seed` makes. A new op without an entry fails the contract tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from governance.models import Job
+from tests.conftest import Cast
+
+Need = Literal["viewer", "writer", "admin"]
+
+
+@dataclass(frozen=True)
+class Example:
+    """What an op needs, written down by hand and not read from its declaration, and a body that works."""
+
+    needs: Need
+    body: dict[str, Any]
+    in_namespace: bool = True
+    # Rows that one call of a write leaves in the audit when it succeeds.
+    audited: int = 0
+
+
+# `living`, `locked` and `gone` are keys of `seed`; JOB stands for its job's id.
+JOB = "<job>"
+EXAMPLES: dict[str, Example] = {
+    "job.get": Example("viewer", {"job_id": JOB}, in_namespace=False),
+    "memory.delete": Example("writer", {"memory_key": "living"}, audited=1),
+    "memory.get": Example("viewer", {"memory_key": "living"}),
+    "memory.history": Example("viewer", {"memory_key": "living"}),
+    "memory.list": Example("viewer", {}),
+    "memory.lock": Example("writer", {"memory_key": "living", "reason": "it stays"}, audited=1),
+    "memory.restore": Example("writer", {"memory_key": "gone"}, audited=1),
+    "memory.search": Example("viewer", {"query": "living"}),
+    "memory.set": Example("writer", {"memory_key": "living", "value": "another"}, audited=1),
+    "memory.set_many": Example("writer", {"items": [{"memory_key": "fresh", "value": 1}]}, audited=1),
+    "memory.unlock": Example("admin", {"memory_key": "locked", "reason": "it may go"}, audited=1),
+    "memory.update": Example("writer", {"memory_key": "living", "value": "another"}, audited=1),
+    "namespace.list": Example("viewer", {}, in_namespace=False),
+    "ops.capabilities": Example("viewer", {}, in_namespace=False),
+    "ops.health": Example("viewer", {}, in_namespace=False),
+    "ops.whoami": Example("viewer", {}, in_namespace=False),
+}
+
+
+def seed(cast: Cast) -> dict[str, str]:
+    """The rows that the examples speak of; what stands for their ids."""
+    for key in ("living", "locked", "gone"):
+        assert cast.run("memory.set", {"memory_key": key, "value": f"the {key} one"}).status == 200
+    assert cast.run("memory.delete", {"memory_key": "gone"}).status == 200
+    assert cast.run("memory.lock", {"memory_key": "locked", "reason": "it stays"}).status == 200
+    job = Job.objects.create(org=cast.org, namespace=cast.team, kind="nothing")
+    return {JOB: str(job.pk)}
+
+
+def body_of(op: str, ids: dict[str, str]) -> dict[str, Any]:
+    """The example's body with its ids filled in."""
+    return {
+        name: ids.get(value, value) if isinstance(value, str) else value
+        for name, value in EXAMPLES[op].body.items()
+    }
