@@ -11,6 +11,7 @@ from django.db import connection
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,13 @@ class LoomAdminSite(AdminSite):
         return HttpResponseRedirect(reverse("admin:index"))
 
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Django's login with a throttle per user name and address."""
+        """Django's login with a throttle per user name and address; it leads to nowhere but this site."""
         from governance.login import ThrottledLogin
 
+        wanted = request.POST.get("next") or request.GET.get("next") or ""
+        if wanted and not url_has_allowed_host_and_scheme(
+            wanted, allowed_hosts={request.get_host()}, require_https=request.is_secure()
+        ):
+            return HttpResponseRedirect(reverse("admin:login"))
         self.login_form = ThrottledLogin
         return super().login(request, extra_context)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from django.db import connection
-from django.http import HttpResponse
 from django.test import Client
 from django.urls import reverse
 
@@ -16,12 +15,11 @@ from memories.models import Memory
 from tests.console.conftest import PASSWORD, Cast
 
 
-def act(cast: Cast, who: str, memory: Memory, action: str, **form: Any) -> HttpResponse:
+def act(cast: Cast, who: str, memory: Memory, action: str, **form: Any) -> Any:
     """The form, sent by that person."""
     url = reverse("admin:memories_memory_act", args=[memory.pk, action])
     data = {"version": memory.version, "reason": "because", **form}
-    response: HttpResponse = cast.client(who).post(url, data)
-    return response
+    return cast.client(who).post(url, data)
 
 
 def test_a_writer_locks_and_the_lock_says_who_and_why(cast: Cast) -> None:

@@ -1,9 +1,11 @@
-"""The console in a real headless Chromium: no console error, no request to another host, with and without script."""
+"""The console in a headless Chromium: no console error, no request elsewhere, with and without script."""
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -173,12 +175,65 @@ def test_a_token_is_copied_once(visit: Visit, cast_now: Cast) -> None:
     expect(page.get_by_role("link", name="build box")).to_be_visible()
 
 
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+
+
+def axe_source() -> str | None:
+    """The axe-core script out of `axe-playwright-python`; None where that is not installed."""
+    found = importlib.util.find_spec("axe_playwright_python")
+    if found is None or found.origin is None:
+        return None
+    return Path(found.origin).with_name("axe.min.js").read_text(encoding="utf-8")
+
+
+AXE = axe_source()
+
+
+def violations(page: Page) -> list[str]:
+    """What axe-core finds against WCAG 2.2 AA, by rule and first element."""
+    page.evaluate(AXE or "")
+    found = page.evaluate("rules => axe.run(document, {runOnly: rules})", RULES)
+    return [f"{rule['id']}: {rule['nodes'][0]['html'][:200]}" for rule in found["violations"]]
+
+
 PAGES = (
     "admin:index", "admin:memories_memory_changelist", "admin:memories_memory_locks",
     "admin:governance_auditevent_changelist", "admin:governance_namespace_changelist",
     "admin:governance_token_changelist", "admin:governance_token_new", "admin:governance_job_changelist",
     "admin:governance_user_changelist", "admin:governance_user_add", "admin:password_change",
 )  # fmt: skip
+
+
+def addresses(cast: Cast, memory: Memory) -> list[str]:
+    """Every kind of page."""
+    return [
+        *(reverse(name) for name in PAGES),
+        reverse("admin:memories_memory_change", args=[memory.pk]),
+        reverse("admin:memories_memory_act", args=[memory.pk, "lock"]),
+        reverse("admin:governance_namespace_change", args=[cast.deploy.pk]),
+    ]
+
+
+@pytest.mark.skipif(AXE is None, reason="no axe-core here: install `axe-playwright-python` for this test")
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_axe_finds_nothing_against_wcag(
+    browser: Browser, live_server: Any, cast_now: Cast, locked: Memory, scheme: str, width: int
+) -> None:
+    # axe-core measures with inline styles of its own, which the pages' policy rightly refuses.
+    visiting = Visit(
+        browser,
+        live_server.url,
+        color_scheme=scheme,
+        viewport={"width": width, "height": 844},
+        bypass_csp=True,
+    )
+    visiting.page.goto(reverse("admin:login"))
+    assert violations(visiting.page) == []
+    visiting.log_in("owner")
+    for url in addresses(cast_now, locked):
+        visiting.page.goto(url)
+        assert violations(visiting.page) == [], url
+    visiting.context.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -188,13 +243,7 @@ def test_every_page_fits_and_is_quiet(
 ) -> None:
     visiting = Visit(browser, live_server.url, color_scheme=scheme, viewport={"width": width, "height": 844})
     visiting.log_in("owner")
-    urls = [reverse(name) for name in PAGES]
-    urls += [
-        reverse("admin:memories_memory_change", args=[locked.pk]),
-        reverse("admin:memories_memory_act", args=[locked.pk, "lock"]),
-        reverse("admin:governance_namespace_change", args=[cast_now.deploy.pk]),
-    ]
-    for url in urls:
+    for url in addresses(cast_now, locked):
         visiting.page.goto(url)
         wide = visiting.page.evaluate("document.documentElement.scrollWidth")
         assert wide <= width, f"{url} is {wide} px wide"

@@ -28,8 +28,8 @@ def page_of(client: Client, name: str, *args: Any, **query: Any) -> str:
 
 def test_stored_text_is_escaped_on_every_page(cast: Cast) -> None:
     memory = cast.remember(
-        NASTY, {"x": NASTY, NASTY: 1}, tags=[NASTY], metadata={NASTY: NASTY}, source_trace=NASTY, reason=NASTY,
-        memory_type="<i>t", agent="<b>agent", user_id="<b>user", session_id="<b>session",
+        NASTY, {"x": NASTY, NASTY: 1}, tags=[NASTY], metadata={NASTY: NASTY}, source_trace=NASTY,
+        reason=NASTY, memory_type="<i>t", agent="<b>agent", user_id="<b>user", session_id="<b>session",
     )  # fmt: skip
     answer = cast.call(
         "memory.lock", memory_key=NASTY, agent="<b>agent", user_id="<b>user", session_id="<b>session",
@@ -72,7 +72,8 @@ def test_no_page_holds_an_inline_script_style_or_handler(cast: Cast) -> None:
         ("admin:index", []), ("admin:memories_memory_changelist", []),
         ("admin:memories_memory_change", [memory.pk]), ("admin:memories_memory_locks", []),
         ("admin:memories_memory_act", [memory.pk, "lock"]), ("admin:governance_auditevent_changelist", []),
-        ("admin:governance_namespace_changelist", []), ("admin:governance_namespace_change", [cast.deploy.pk]),
+        ("admin:governance_namespace_changelist", []),
+        ("admin:governance_namespace_change", [cast.deploy.pk]),
         ("admin:governance_token_changelist", []), ("admin:governance_token_new", []),
         ("admin:governance_job_changelist", []), ("admin:governance_user_changelist", []),
         ("admin:governance_user_add", []), ("admin:governance_user_change", [cast.people["viewer"].pk]),

@@ -48,33 +48,48 @@ FILL = (
     f"""INSERT INTO governance_namespace (org_id, slug, created_at)
         SELECT %(org)s, 'space-' || lpad(n::text, 5, '0'), now() {NUMBERS}""",
     f"""INSERT INTO memories_memory (id, namespace_id, agent, user_id, session_id, memory_key, value,
-          content_sha256, memory_type, tags, metadata, pinned, pinned_by, on_expire, source_class, source_trace,
+          content_sha256, memory_type, tags, metadata, pinned, pinned_by, on_expire, source_class,
+            source_trace,
           governed, created_at, updated_at, status, version, lock_mode, lock_reason, locked_by, locked_at)
-        SELECT 10000000 + n, CASE WHEN n %% 2 = 0 THEN %(deploy)s ELSE spaces.ids[1 + n %% 100] END, '-', '-', '-',
+        SELECT 10000000 + n, CASE WHEN n %% 2 = 0 THEN %(deploy)s ELSE spaces.ids[1 + n %% 100] END, '-',
+          '-', '-',
           'key/' || n, to_jsonb(n), repeat('0', 64), 'semantic', '{{}}', '{{}}', false, '', 'tombstone',
           'local_tool_output', '', false, now(), now(), 'active', 1, 'read_only', 'agreed', 'owner', now()
-        {NUMBERS}, (SELECT array_agg(id) AS ids FROM governance_namespace WHERE slug LIKE 'space-%%') spaces""",
-    f"""INSERT INTO memories_memoryversion (memory_id, version, kind, status, value, content_sha256, memory_type,
-          tags, metadata, pinned, on_expire, source_class, source_trace, principal, token_prefix, agent, reason,
+        {NUMBERS},
+          (SELECT array_agg(id) AS ids FROM governance_namespace WHERE slug LIKE 'space-%%') spaces""",
+    f"""INSERT INTO memories_memoryversion (memory_id, version, kind, status, value, content_sha256,
+      memory_type,
+          tags, metadata, pinned, on_expire, source_class, source_trace, principal, token_prefix, agent,
+            reason,
           request_id, at)
-        SELECT 10000001, n, 'set', 'active', to_jsonb(n), lpad(n::text, 64, '0'), 'semantic', '{{}}', '{{}}',
+        SELECT 10000001, n, 'set', 'active', to_jsonb(n), lpad(n::text, 64, '0'), 'semantic', '{{}}',
+          '{{}}',
           false, 'tombstone', 'local_tool_output', '', 'owner', '', '', '', '', now() {NUMBERS}""",
-    f"""INSERT INTO governance_auditevent (org_id, seq, at, namespace, principal, token_prefix, agent, user_id,
-          session_id, run_id, door, op, target, before_sha256, after_sha256, reason, request_id, outcome, detail,
+    f"""INSERT INTO governance_auditevent (org_id, seq, at, namespace, principal, token_prefix, agent,
+      user_id,
+          session_id, run_id, door, op, target, before_sha256, after_sha256, reason, request_id, outcome,
+            detail,
           prev_hash, hash)
-        SELECT %(org)s, n, now(), 'deploy', 'owner', '', '', '', '', '', 'rest', 'memory.set', 'key/' || n %% 7,
+        SELECT %(org)s, n, now(), 'deploy', 'owner', '', '', '', '', '', 'rest', 'memory.set',
+          'key/' || n %% 7,
           '', '', '', '', 'applied', '{{}}', '', '' {NUMBERS}""",
     f"""INSERT INTO governance_job (org_id, namespace_id, kind, input, state, progress, error, attempts,
           max_attempts, run_after, created_at, requested_by)
-        SELECT %(org)s, %(deploy)s, 'embedding.fill', '{{}}', 'failed', 0, '', 5, 5, now(), now(), '' {NUMBERS}""",
-    f"""INSERT INTO governance_token (principal_id, org_id, label, prefix, secret_sha256, default_namespace, role,
+        SELECT %(org)s, %(deploy)s, 'embedding.fill', '{{}}', 'failed', 0, '', 5, 5, now(), now(),
+          '' {NUMBERS}""",
+    f"""INSERT INTO governance_token (principal_id, org_id, label, prefix, secret_sha256,
+      default_namespace, role,
           agent, user_id, source_class, acts_for, may_create_namespaces, created_at)
-        SELECT %(writer)s, %(org)s, '', lpad(n::text, 12, '0'), '', '', 'writer', '', '', 'local_tool_output',
+        SELECT %(writer)s, %(org)s, '', lpad(n::text, 12, '0'), '', '', 'writer', '', '',
+          'local_tool_output',
           'agent', false, now() {NUMBERS}""",
-    f"""INSERT INTO governance_user (password, is_superuser, username, first_name, last_name, email, is_staff,
+    f"""INSERT INTO governance_user (password, is_superuser, username, first_name, last_name, email,
+      is_staff,
           is_active, date_joined, kind)
         SELECT '', false, 'user-' || n, '', '', '', false, true, now(), 'person' {NUMBERS}""",
 )
+
+
 PAGES = {
     "home": ("admin:index", {}),
     "memories": ("admin:memories_memory_changelist", {}),
