@@ -27,7 +27,10 @@ def served() -> Iterator[str]:
         http_application(), lifespan="on", log_config=None, ws="none", timeout_graceful_shutdown=5
     )
     server = uvicorn.Server(config)
-    listener = socket.create_server(("127.0.0.1", 0))
+    # asyncio turns Nagle's algorithm off only where the protocol is named; else each answer waits 40 ms.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="mcp-under-test")
     thread.start()
     try:
