@@ -57,6 +57,31 @@ def _start_services() -> None:
         os.environ["LOOM_BROKER_URL"] = broker.url
 
 
+SOAK_DEFAULT_SECONDS = 600
+SOAK_SPARE_SECONDS = 300
+_soak_tests = pytest.StashKey[int]()
+
+
+def _soak_total() -> int:
+    return int(os.environ.get("SOAK_SECONDS") or SOAK_DEFAULT_SECONDS)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Count the soak tests that stay after `-m`, and give them the time they are made for."""
+    soak = [item for item in items if item.get_closest_marker("soak")]
+    config.stash[_soak_tests] = len(soak)
+    for item in soak:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_soak_total() + SOAK_SPARE_SECONDS))
+
+
+@pytest.fixture
+def soak_seconds(pytestconfig: pytest.Config) -> float:
+    """How long this soak test may loop: its share of SOAK_SECONDS."""
+    return max(5.0, _soak_total() / max(1, pytestconfig.stash[_soak_tests]))
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests() -> Generator[None, None, None]:
     """Start the services ahead of every other plugin's turn."""

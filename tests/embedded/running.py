@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -30,12 +31,16 @@ def eventually(what: str, check: Callable[[], bool], seconds: float = 30.0) -> N
 
 
 def free_port_pair() -> int:
-    """A port that is free together with its successor."""
-    for _ in range(50):
+    """A port that is free together with its successor.
+
+    Below the range from which the kernel gives ports to outgoing connections: one of those could take the
+    port before the server does, or while it is being restarted.
+    """
+    for _ in range(200):
+        port = random.randrange(15_000, 30_000)  # noqa: S311 (no secret)
         with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
             try:
+                first.bind(("127.0.0.1", port))
                 second.bind(("127.0.0.1", port + 1))
             except OSError:
                 continue
