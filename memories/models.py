@@ -93,6 +93,7 @@ class Memory(Lockable):
         ]  # fmt: skip
         indexes = [
             models.Index(fields=["namespace", "-updated_at", "-id"], name="memory_newest"),
+            models.Index(fields=["-updated_at", "-id"], name="memory_newest_anywhere"),
             models.Index(fields=["namespace", "content_sha256"], name="memory_same_content"),
             models.Index(fields=["expires_at"], name="memory_expiring", condition=Q(expires_at__isnull=False)),
             models.Index(fields=["namespace", "lock_mode"], name="memory_locked", condition=~Q(lock_mode="none")),

@@ -52,6 +52,7 @@ AUTH_PASSWORD_VALIDATORS = [
 MIDDLEWARE = [
     "loomsite.doors.middleware.ApiFirst",
     "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
     "loomsite.doors.middleware.ContentSecurityPolicy",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -88,6 +89,9 @@ USE_I18N = False
 LANGUAGE_CODE = "en-gb"
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "templates" / "static"]
+# Static files come from the packages themselves, found once at the start: no collectstatic step.
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = False
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = 4 * 1024 * 1024
 SESSION_COOKIE_HTTPONLY = True

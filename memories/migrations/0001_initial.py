@@ -124,6 +124,10 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='memory',
+            index=models.Index(fields=['-updated_at', '-id'], name='memory_newest_anywhere'),
+        ),
+        migrations.AddIndex(
+            model_name='memory',
             index=models.Index(fields=['namespace', '-updated_at', '-id'], name='memory_newest'),
         ),
         migrations.AddIndex(
