@@ -12,11 +12,8 @@ import subprocess
 import sys
 from urllib.parse import urlsplit
 
-from django.core.exceptions import ImproperlyConfigured
-
 from loomsite.embedded.errors import EmbeddedError
 from loomsite.embedded.home import BASE_DIR
-from loomsite.settings.database import parse_database_url
 
 CONNECT_SECONDS = 5.0
 POSTGRES_PORT = 5432
@@ -47,10 +44,11 @@ def check_database(url: str) -> None:
 
     The log-in happens in a process of its own, for the driver's memory should not stay with the supervisor.
     """
-    try:
-        address = parse_database_url(url)
-    except ImproperlyConfigured as error:
-        raise EmbeddedError(str(error)) from error
+    # Here and not above: whoever imports the settings has them judge every LOOM_* value, and `up` wants
+    # to do that itself, to answer with one line.
+    from loomsite.settings.database import parse_database_url
+
+    address = parse_database_url(url)
     port = address.port or POSTGRES_PORT
     plain = "," not in address.host and not {"hostaddr", "service"} & set(address.options)
     if plain and address.host.startswith("/"):
@@ -73,6 +71,8 @@ def check_database(url: str) -> None:
 def database_fault(url: str) -> str | None:
     """Log in and look: what is wrong with this database, in one line; None when it will do."""
     import psycopg
+
+    from loomsite.settings.database import parse_database_url
 
     address = parse_database_url(url)
     known = {"dbname": address.name, "user": address.user, "password": address.password, "host": address.host}
