@@ -150,8 +150,11 @@ def _run(query: _Query, request: SearchRequest, namespaces: list[int]) -> list[d
         if dim == INDEXED_DIM and _documents(namespaces) > EXACT_LIMIT:
             with transaction.atomic(), connection.cursor() as cursor:
                 # The graph goes on until enough rows pass the filters, in order of distance.
-                cursor.execute("SET LOCAL hnsw.iterative_scan = strict_order")
-                cursor.execute("SET LOCAL hnsw.max_scan_tuples = 200000")
+                cursor.execute(
+                    "SELECT set_config('hnsw.iterative_scan', 'strict_order', true), "
+                    "set_config('hnsw.max_scan_tuples', '200000', true), "
+                    "set_config('hnsw.ef_search', '200', true)"
+                )
                 rows = _fetch(statement(query.filters, keyword, semantic, embedder), params)
             if rows and rows[0]["semantic_found"] == params["pool"]:
                 return rows

@@ -17,7 +17,7 @@ NOT_COMPARED = {"governance_token", "django_session", "django_migrations"}
 AUDIT = {"governance_auditevent", "governance_audithead"}
 
 
-def sql(statement: str, params: list[Any] | None = None) -> list[tuple[Any, ...]]:
+def sql(statement: str, params: list[Any] | dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
     """Run one statement; its rows, if it has any."""
     with connection.cursor() as cursor:
         cursor.execute(statement, params)
