@@ -123,8 +123,8 @@ def run(job_id: int) -> str:
         with _beating(attempt):
             result = handler(attempt)
     except Exception as error:
-        # The handler's connection may be what broke.
-        connection.close_if_unusable_or_obsolete()
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()  # it may be what broke
         log.exception("job %s (%s) attempt %s failed", attempt.id, attempt.kind, attempt.attempt)
         last = attempt.attempt >= attempt.max_attempts or handler is None
         delay = min(300.0, 2.0**attempt.attempt)

@@ -15,7 +15,7 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 # for as long as the broker is down, whatever `apply_async(retry=False)` says. The worker's own reconnects do
 # not read these options.
 SENDING = {"max_retries": 0, "interval_start": 0, "interval_step": 0, "interval_max": 0}
-REDIS_SOCKETS = {"socket_connect_timeout": 2, "socket_timeout": 5, "socket_keepalive": True}
+REDIS_SOCKETS = {"socket_connect_timeout": 2, "socket_timeout": 3, "socket_keepalive": True}
 app.conf.update(
     task_ignore_result=True,
     result_backend=None,
