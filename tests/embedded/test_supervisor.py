@@ -249,11 +249,13 @@ def test_a_full_disk_is_refused_with_one_line(tmp_path: Path, size: str, complai
     one_line(_on_a_small_disk(tmp_path / "home", f"size={size}"), "LOOM_HOME", complaint)
 
 
-def test_a_home_that_another_user_owns_is_refused_with_one_line(tmp_path: Path) -> None:
+def test_a_home_in_a_folder_that_we_may_not_write_is_refused_with_one_line(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("root may write anywhere")
-    (tmp_path / "home").mkdir(mode=0o500)
-    one_line(Running(tmp_path / "home").command("up"), "LOOM_HOME")
+    (tmp_path / "closed").mkdir(mode=0o500)
+    running = Running(tmp_path / "home")
+    running.environment["LOOM_HOME"] = str(tmp_path / "closed" / "home")
+    one_line(running.command("up"), "LOOM_HOME", "Permission denied")
 
 
 def test_a_stop_during_the_start_leaves_nothing_running(tmp_path: Path) -> None:
