@@ -19,7 +19,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.views.decorators.http import require_POST
 
-from governance import audit, console_selectors, console_services
+from governance import administration, audit, console_selectors
 from governance.console import (
     Card,
     attention_cards,
@@ -236,7 +236,7 @@ class NamespaceAdmin(PageAdmin):
                 raise PermissionDenied("Only an admin of the namespace sets roles.")
             if form.is_valid():
                 given = Role.of(form.cleaned_data["role"])
-                console_services.role_give(
+                administration.role_give(
                     by=seen.user, namespace=namespace, member=form.cleaned_data["member"], role=given
                 )
                 messages.success(request, f"{form.cleaned_data['name']} now has the role {given.label} here.")
@@ -308,7 +308,7 @@ class TokenAdmin(PageAdmin):
             form = TokenForm(request.POST, sight=seen)
             if form.is_valid():
                 given = {**form.cleaned_data, "role": Role.of(form.cleaned_data["role"])}
-                token, text = console_services.token_issue(by=seen.user, **given)
+                token, text = administration.token_issue(by=seen.user, **given)
                 return self.show(request, "token_made.html", "Token made", token=token, text=text)
         else:
             form = TokenForm(sight=seen, initial={"principal": seen.user.username})
@@ -339,7 +339,7 @@ class TokenAdmin(PageAdmin):
         """Dead from the next call on."""
         self._admins_only(request)
         token = get_object_or_404(console_selectors.tokens(sight(request)), pk=pk)
-        if console_services.token_withdraw(by=sight(request).user, token=token):
+        if administration.token_withdraw(by=sight(request).user, token=token):
             messages.success(
                 request, f"Revoked {token.label or token.prefix}. It is refused from its next call on."
             )

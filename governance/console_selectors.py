@@ -11,6 +11,7 @@ from django.db.models import Case, CharField, Q, QuerySet, Value, When
 from django.db.models.functions import Now
 
 from governance.console import Sight
+from governance.directory import accounts_of
 from governance.models import AuditEvent, Job, Namespace, Org, Token, User
 from loomsite.ops import Role
 
@@ -113,12 +114,9 @@ def jobs(sight: Sight) -> QuerySet[Job]:
     return rows.filter(Q(org__in=list(sight.org_ids)) | Q(namespace__in=list(sight.roles)))
 
 
-def tokens(sight: Sight, state: str = "") -> QuerySet[Token]:
-    """Tokens of the organisations that the user administers, each with its `state`; only those in `state`."""
-    rows = Token.objects.select_related("principal", "org", "created_by")
-    if not sight.is_superuser:
-        rows = rows.filter(org__in=list(sight.org_ids))
-    found = rows.annotate(
+def all_tokens(state: str = "") -> QuerySet[Token]:
+    """Every token with its `state` (revoked, expired, owner inactive, valid), or those in one state."""
+    found = Token.objects.select_related("principal", "org", "created_by").annotate(
         state=Case(
             When(revoked_at__isnull=False, then=Value("revoked")),
             When(expires_at__lte=Now(), then=Value("expired")),
@@ -130,21 +128,22 @@ def tokens(sight: Sight, state: str = "") -> QuerySet[Token]:
     return found.filter(state=state) if state else found
 
 
+def tokens(sight: Sight, state: str = "") -> QuerySet[Token]:
+    """Tokens of the organisations that the user administers, each with its `state`; only those in `state`."""
+    found = all_tokens(state)
+    return found if sight.is_superuser else found.filter(org__in=list(sight.org_ids))
+
+
 def token_principals(sight: Sight) -> QuerySet[User]:
-    """For whom the user may make a token: itself, and whoever holds a role in its organisations."""
+    """For whom the user may make a token: itself, and the accounts of its organisations.
+
+    A superuser speaks through tokens that a superuser made.
+    """
     rows = User.objects.filter(is_active=True).order_by("username")
     if sight.is_superuser:
         return rows
-    orgs = list(sight.org_ids)
-    members = Q(
-        pk__in=User.objects.filter(namespaceuserpermission__content_object__org__in=orgs).values("pk")
-    )
-    grouped = Q(
-        pk__in=User.objects.filter(groups__namespacegrouppermission__content_object__org__in=orgs).values(
-            "pk"
-        )
-    )
-    return rows.filter(Q(pk=sight.user.pk) | members | grouped)
+    known = accounts_of(sight.org_ids).order_by().values("pk")
+    return rows.filter(Q(pk=sight.user.pk) | Q(pk__in=known, is_superuser=False))
 
 
 def members(namespace: Namespace) -> list[dict[str, Any]]:
