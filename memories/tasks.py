@@ -10,7 +10,7 @@ from governance.jobs import JobRun, job
 from memories import embedding_fill, services
 
 
-@shared_task(name="memories.expire_due")  # type: ignore[untyped-decorator]
+@shared_task(name="memories.expire_due")
 def expire_due() -> None:
     """Apply what has fallen due."""
     services.expire_due()

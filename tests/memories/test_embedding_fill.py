@@ -11,7 +11,7 @@ from django.test import override_settings
 
 from governance import jobs
 from governance.models import Job
-from memories import embedding_fill
+from memories import embedding_fill, tasks
 from memories.embedders import EmbedderUnavailable, get_embedder, reset_embedder
 from memories.models import Embedding, Memory
 from tests.conftest import Cast, Reply
@@ -58,7 +58,8 @@ def outage() -> Iterator[Outage]:
 
 
 def fill() -> str:
-    """Run the last job of the filling; the state it is left in."""
+    """Run the last job of the filling, as the worker does; the state it is left in."""
+    assert jobs._HANDLERS["embedding.fill"] is tasks.fill
     sql("UPDATE governance_job SET run_after = clock_timestamp()")
     return jobs.run(Job.objects.filter(kind="embedding.fill").latest("pk").pk)
 

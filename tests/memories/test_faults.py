@@ -42,7 +42,8 @@ def test_nul_in_a_value_is_stored_as_a_replacement_and_said_so(cast: Cast) -> No
         },
     )
     assert answer.status == 200
-    assert len(answer["advisories"]) == 4 and all("U+FFFD" in note for note in answer["advisories"])
+    assert all("U+FFFD" in note for note in answer["advisories"])
+    assert {note[:5] for note in answer["advisories"]} == {"value", "metad", "reaso"}
     read = cast.call("memory.get", {"memory_key": "k"})
     assert (read["value"], read["metadata"]) == ({"a\ufffd": "b\ufffdc"}, {"m": "\ufffd"})
 

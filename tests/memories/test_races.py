@@ -209,7 +209,7 @@ def test_a_lock_that_waits_for_a_write_guards_what_the_write_left(cast: Cast) ->
             assert cast.run("memory.set", {"memory_key": "k", "value": 1}).status == 200
             held.set()
             for _ in range(5_000):
-                if sql("SELECT FROM pg_locks WHERE NOT granted"):
+                if sql("SELECT pid FROM pg_locks WHERE NOT granted"):
                     return
                 sql("SELECT pg_sleep(0.002)")
             raise AssertionError("the lock never waited")

@@ -20,16 +20,15 @@ from tests.conftest import Cast
 from tests.memories.helpers import corpus, pass_expiry
 
 WORDS = (
-    "deploy window tuesday rollback database index vector memory agent lock plum fridge garden tomato railway "
-    "ticket berlin lisbon river bridge copper kettle violin concert winter harbour"
+    "deploy window tuesday rollback database index vector memory agent lock plum fridge garden tomato "
+    "railway ticket berlin lisbon river bridge copper kettle violin concert winter harbour"
 ).split()
 
 
 def some_text(source: random.Random) -> str:
     # A few words are common and most are rare, as in real text.
-    return " ".join(
-        WORDS[min(int(source.paretovariate(0.6)) - 1, len(WORDS) - 1)] for _ in range(source.randint(1, 30))
-    )
+    places = (int(source.paretovariate(0.6)) - 1 for _ in range(source.randint(1, 30)))
+    return " ".join(WORDS[min(place, len(WORDS) - 1)] for place in places)
 
 
 def reference(
