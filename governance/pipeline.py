@@ -16,7 +16,7 @@ from django.db import connection, transaction
 from psycopg_pool import PoolTimeout
 from pydantic import ValidationError
 
-from governance import audit, idempotency, policy, services, tenancy
+from governance import audit, idempotency, policy, ratelimit, services, tenancy
 from governance.tenancy import Credentials
 from loomsite.ops import AuditEntry, Context, Door, Op, OpError, Role, get, invalid, near
 from loomsite.ops.schema import OpInput, validate
@@ -120,6 +120,7 @@ def _run(
         idempotency.check_key(idempotency_key)
     call = _Call(op, data, credentials, request_id)
     ctx = _identified(call)
+    ratelimit.admit(ctx)
     ctx.advisories.extend(advisories)
     ctx.ignored_args = ignored
     try:

@@ -49,6 +49,20 @@ def choice(name: str, default: str, allowed: tuple[str, ...]) -> str:
     return raw
 
 
+RATE_PERIODS = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "hour": 3600.0, "day": 86_400.0}
+
+
+def rate(name: str, default: str) -> tuple[int, float] | None:
+    """`calls/period` (s, min, h, day) as (calls, seconds); None for `off`."""
+    raw = text(name, default)
+    if raw == "off":
+        return None
+    calls, _, period = raw.partition("/")
+    if not (calls.isascii() and calls.isdigit() and 0 < int(calls) <= 10**9 and period in RATE_PERIODS):
+        raise ImproperlyConfigured(f"{name}={raw!r}: calls/period is needed, for example 600/min, or off.")
+    return int(calls), RATE_PERIODS[period]
+
+
 def bind(name: str, default: str) -> tuple[str, int]:
     """`host:port` (IPv6 in brackets) as (host, port)."""
     raw = text(name, default)

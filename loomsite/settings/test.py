@@ -1,4 +1,4 @@
-"""Settings of the test suite: production rules, cheap password hashes, no throttling by time."""
+"""Settings of the test suite: production rules, cheap password hashes."""
 
 from loomsite.settings.base import *  # noqa: F403
 
