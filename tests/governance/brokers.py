@@ -13,9 +13,9 @@ URLS = ("broker_url", "broker_read_url", "broker_write_url")
 
 
 def _forget_connections() -> None:
-    app.pool.force_close_all()
-    app._pool = None
-    app.amqp._producer_pool = None
+    app.pool.force_close_all()  # type: ignore[attr-defined]
+    app._pool = None  # type: ignore[attr-defined]
+    app.amqp._producer_pool = None  # type: ignore[attr-defined]
     kombu.pools.reset()
 
 

@@ -65,7 +65,7 @@ def test_the_doctor_looks_at_every_part_whatever_the_others_say(
     worker_heartbeat()
     settings.LOOM_AUDIT_ANCHOR = tmp_path / "no such folder" / "anchor"
     settings.LOOM_SINGLE_USER = False
-    monkeypatch.setattr(doctor.selectors, "migrations_pending", unreachable)
+    monkeypatch.setattr("governance.selectors.migrations_pending", unreachable)
     monkeypatch.setattr(doctor, "FREE_BYTES", 2**80)
     monkeypatch.setattr(doctor, "PGVECTOR", (99, 0))
     with use_broker("memory://"):

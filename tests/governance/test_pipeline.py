@@ -457,8 +457,6 @@ def test_the_database_bounds_every_statement_and_idle_transaction() -> None:
 @real_commits
 def test_connections_that_were_cut_heal_within_the_next_call(cast: Cast) -> None:
     """What a restart of the server does to a pool: every connection in it is dead."""
-    pool = connection.pool
-    assert pool is not None
     cast.call("memory.set", {"memory_key": "k", "value": 1})
     at_once(4, lambda i: cast.call("memory.get", {"memory_key": "k"}).status)
     connection.close()
@@ -497,11 +495,11 @@ def small_pool(transactional_db: None) -> Iterator[int]:
     pool_settings = connection.settings_dict["OPTIONS"]["pool"]
     usual = dict(pool_settings)
     connections.close_all()
-    connection.close_pool()
+    connection.close_pool()  # type: ignore[attr-defined]
     pool_settings.update(max_size=4, timeout=2.0)
     yield 4
     connections.close_all()
-    connection.close_pool()
+    connection.close_pool()  # type: ignore[attr-defined]
     pool_settings.clear()
     pool_settings.update(usual)
 
@@ -545,12 +543,10 @@ def test_a_pool_without_a_free_connection_is_told_apart_from_a_lost_server() -> 
 
 
 def test_readiness_without_a_database_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    from loomsite.doors import rest
-
     def unreachable() -> int:
         raise _database_error(None)
 
-    monkeypatch.setattr(rest.selectors, "migrations_pending", unreachable)
+    monkeypatch.setattr("governance.selectors.migrations_pending", unreachable)
     response = Client().get("/v1/ready")
     assert response.status_code == 503
     assert response.json()["database"] == "unreachable"

@@ -57,4 +57,5 @@ def own_connection(run: JobRun) -> dict[str, Any]:
         for i in range(50):
             cursor.execute("SELECT %s, pg_backend_pid()", [i])
             assert cursor.fetchone() == (i, pid)
-    return {"pid": pid, "process": os.getpid(), "pooled": connection.pool is not None}
+    pooled = connection.pool is not None  # type: ignore[attr-defined]
+    return {"pid": pid, "process": os.getpid(), "pooled": pooled}
