@@ -95,8 +95,12 @@ class Memory(Lockable):
             models.Index(fields=["namespace", "-updated_at", "-id"], name="memory_newest"),
             models.Index(fields=["-updated_at", "-id"], name="memory_newest_anywhere"),
             models.Index(fields=["namespace", "content_sha256"], name="memory_same_content"),
-            models.Index(fields=["expires_at"], name="memory_expiring", condition=Q(expires_at__isnull=False)),
-            models.Index(fields=["namespace", "lock_mode"], name="memory_locked", condition=~Q(lock_mode="none")),
+            models.Index(
+                fields=["expires_at"], name="memory_expiring", condition=Q(expires_at__isnull=False)
+            ),
+            models.Index(
+                fields=["namespace", "lock_mode"], name="memory_locked", condition=~Q(lock_mode="none")
+            ),
             models.Index(fields=["namespace", "memory_key"], name="memory_pinned", condition=Q(pinned=True)),
             GinIndex(fields=["tags"], name="memory_tags"),
         ]
@@ -191,7 +195,9 @@ class CorpusStripe(models.Model):
 class Embedding(models.Model):
     """The vector of a memory's text, with the embedder that made it."""
 
-    memory = models.OneToOneField(Memory, on_delete=models.CASCADE, primary_key=True, related_name="embedding")
+    memory = models.OneToOneField(
+        Memory, on_delete=models.CASCADE, primary_key=True, related_name="embedding"
+    )
     namespace = models.ForeignKey(Namespace, on_delete=models.CASCADE)
     embedder = models.CharField(max_length=128)
     dim = models.SmallIntegerField()

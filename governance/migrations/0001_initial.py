@@ -11,281 +11,562 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('auth', '0012_alter_user_first_name_max_length'),
+        ("auth", "0012_alter_user_first_name_max_length"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Org',
+            name="Org",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('slug', models.CharField(max_length=128, unique=True)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("slug", models.CharField(max_length=128, unique=True)),
+                ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
             ],
             options={
-                'verbose_name': 'organisation',
-                'permissions': [('admin_org', 'Administers every namespace of the organisation')],
+                "verbose_name": "organisation",
+                "permissions": [("admin_org", "Administers every namespace of the organisation")],
             },
         ),
         migrations.CreateModel(
-            name='WorkerBeat',
+            name="WorkerBeat",
             fields=[
-                ('name', models.CharField(max_length=255, primary_key=True, serialize=False)),
-                ('at', models.DateTimeField()),
+                ("name", models.CharField(max_length=255, primary_key=True, serialize=False)),
+                ("at", models.DateTimeField()),
             ],
         ),
         migrations.CreateModel(
-            name='User',
+            name="User",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('password', models.CharField(max_length=128, verbose_name='password')),
-                ('last_login', models.DateTimeField(blank=True, null=True, verbose_name='last login')),
-                ('is_superuser', models.BooleanField(default=False, help_text='Designates that this user has all permissions without explicitly assigning them.', verbose_name='superuser status')),
-                ('username', models.CharField(error_messages={'unique': 'A user with that username already exists.'}, help_text='Required. 150 characters or fewer. Letters, digits and @/./+/-/_ only.', max_length=150, unique=True, validators=[django.contrib.auth.validators.UnicodeUsernameValidator()], verbose_name='username')),
-                ('first_name', models.CharField(blank=True, max_length=150, verbose_name='first name')),
-                ('last_name', models.CharField(blank=True, max_length=150, verbose_name='last name')),
-                ('email', models.EmailField(blank=True, max_length=254, verbose_name='email address')),
-                ('is_staff', models.BooleanField(default=False, help_text='Designates whether the user can log into this admin site.', verbose_name='staff status')),
-                ('is_active', models.BooleanField(default=True, help_text='Designates whether this user should be treated as active. Unselect this instead of deleting accounts.', verbose_name='active')),
-                ('date_joined', models.DateTimeField(default=django.utils.timezone.now, verbose_name='date joined')),
-                ('kind', models.CharField(choices=[('person', 'Person'), ('service', 'Service')], default='person', max_length=16)),
-                ('groups', models.ManyToManyField(blank=True, help_text='The groups this user belongs to. A user will get all permissions granted to each of their groups.', related_name='user_set', related_query_name='user', to='auth.group', verbose_name='groups')),
-                ('user_permissions', models.ManyToManyField(blank=True, help_text='Specific permissions for this user.', related_name='user_set', related_query_name='user', to='auth.permission', verbose_name='user permissions')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("password", models.CharField(max_length=128, verbose_name="password")),
+                ("last_login", models.DateTimeField(blank=True, null=True, verbose_name="last login")),
+                (
+                    "is_superuser",
+                    models.BooleanField(
+                        default=False,
+                        help_text="Designates that this user has all permissions without explicitly assigning them.",
+                        verbose_name="superuser status",
+                    ),
+                ),
+                (
+                    "username",
+                    models.CharField(
+                        error_messages={"unique": "A user with that username already exists."},
+                        help_text="Required. 150 characters or fewer. Letters, digits and @/./+/-/_ only.",
+                        max_length=150,
+                        unique=True,
+                        validators=[django.contrib.auth.validators.UnicodeUsernameValidator()],
+                        verbose_name="username",
+                    ),
+                ),
+                ("first_name", models.CharField(blank=True, max_length=150, verbose_name="first name")),
+                ("last_name", models.CharField(blank=True, max_length=150, verbose_name="last name")),
+                ("email", models.EmailField(blank=True, max_length=254, verbose_name="email address")),
+                (
+                    "is_staff",
+                    models.BooleanField(
+                        default=False,
+                        help_text="Designates whether the user can log into this admin site.",
+                        verbose_name="staff status",
+                    ),
+                ),
+                (
+                    "is_active",
+                    models.BooleanField(
+                        default=True,
+                        help_text="Designates whether this user should be treated as active. Unselect this instead of deleting accounts.",
+                        verbose_name="active",
+                    ),
+                ),
+                (
+                    "date_joined",
+                    models.DateTimeField(default=django.utils.timezone.now, verbose_name="date joined"),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("person", "Person"), ("service", "Service")],
+                        default="person",
+                        max_length=16,
+                    ),
+                ),
+                (
+                    "groups",
+                    models.ManyToManyField(
+                        blank=True,
+                        help_text="The groups this user belongs to. A user will get all permissions granted to each of their groups.",
+                        related_name="user_set",
+                        related_query_name="user",
+                        to="auth.group",
+                        verbose_name="groups",
+                    ),
+                ),
+                (
+                    "user_permissions",
+                    models.ManyToManyField(
+                        blank=True,
+                        help_text="Specific permissions for this user.",
+                        related_name="user_set",
+                        related_query_name="user",
+                        to="auth.permission",
+                        verbose_name="user permissions",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'user',
-                'verbose_name_plural': 'users',
-                'abstract': False,
+                "verbose_name": "user",
+                "verbose_name_plural": "users",
+                "abstract": False,
             },
             managers=[
-                ('objects', django.contrib.auth.models.UserManager()),
+                ("objects", django.contrib.auth.models.UserManager()),
             ],
         ),
         migrations.CreateModel(
-            name='AuditHead',
+            name="AuditHead",
             fields=[
-                ('org', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, primary_key=True, related_name='audit_head', serialize=False, to='governance.org')),
-                ('seq', models.BigIntegerField(default=0)),
-                ('hash', models.BinaryField(max_length=32)),
+                (
+                    "org",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        primary_key=True,
+                        related_name="audit_head",
+                        serialize=False,
+                        to="governance.org",
+                    ),
+                ),
+                ("seq", models.BigIntegerField(default=0)),
+                ("hash", models.BinaryField(max_length=32)),
             ],
         ),
         migrations.CreateModel(
-            name='AuditEvent',
+            name="AuditEvent",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('seq', models.BigIntegerField()),
-                ('at', models.DateTimeField()),
-                ('namespace', models.CharField(blank=True, max_length=128)),
-                ('principal', models.CharField(max_length=150)),
-                ('token_prefix', models.CharField(blank=True, max_length=16)),
-                ('agent', models.CharField(blank=True, max_length=128)),
-                ('user_id', models.CharField(blank=True, max_length=128)),
-                ('session_id', models.CharField(blank=True, max_length=128)),
-                ('run_id', models.CharField(blank=True, max_length=128)),
-                ('door', models.CharField(max_length=8)),
-                ('op', models.CharField(max_length=64)),
-                ('target', models.CharField(blank=True, max_length=600)),
-                ('before_version', models.BigIntegerField(null=True)),
-                ('after_version', models.BigIntegerField(null=True)),
-                ('before_sha256', models.CharField(blank=True, max_length=64)),
-                ('after_sha256', models.CharField(blank=True, max_length=64)),
-                ('reason', models.TextField(blank=True)),
-                ('request_id', models.CharField(blank=True, max_length=64)),
-                ('outcome', models.CharField(max_length=24)),
-                ('detail', models.JSONField(default=dict)),
-                ('prev_hash', models.BinaryField(max_length=32)),
-                ('hash', models.BinaryField(max_length=32)),
-                ('org', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='audit_events', to='governance.org')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("seq", models.BigIntegerField()),
+                ("at", models.DateTimeField()),
+                ("namespace", models.CharField(blank=True, max_length=128)),
+                ("principal", models.CharField(max_length=150)),
+                ("token_prefix", models.CharField(blank=True, max_length=16)),
+                ("agent", models.CharField(blank=True, max_length=128)),
+                ("user_id", models.CharField(blank=True, max_length=128)),
+                ("session_id", models.CharField(blank=True, max_length=128)),
+                ("run_id", models.CharField(blank=True, max_length=128)),
+                ("door", models.CharField(max_length=8)),
+                ("op", models.CharField(max_length=64)),
+                ("target", models.CharField(blank=True, max_length=600)),
+                ("before_version", models.BigIntegerField(null=True)),
+                ("after_version", models.BigIntegerField(null=True)),
+                ("before_sha256", models.CharField(blank=True, max_length=64)),
+                ("after_sha256", models.CharField(blank=True, max_length=64)),
+                ("reason", models.TextField(blank=True)),
+                ("request_id", models.CharField(blank=True, max_length=64)),
+                ("outcome", models.CharField(max_length=24)),
+                ("detail", models.JSONField(default=dict)),
+                ("prev_hash", models.BinaryField(max_length=32)),
+                ("hash", models.BinaryField(max_length=32)),
+                (
+                    "org",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="audit_events",
+                        to="governance.org",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['org', '-seq'],
+                "ordering": ["org", "-seq"],
             },
         ),
         migrations.CreateModel(
-            name='IdempotencyKey',
+            name="IdempotencyKey",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('op', models.CharField(max_length=64)),
-                ('key', models.CharField(max_length=255)),
-                ('body_sha256', models.BinaryField(max_length=32)),
-                ('status', models.SmallIntegerField(null=True)),
-                ('answer', models.JSONField(null=True)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), db_index=True)),
-                ('org', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='governance.org')),
-                ('principal', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("op", models.CharField(max_length=64)),
+                ("key", models.CharField(max_length=255)),
+                ("body_sha256", models.BinaryField(max_length=32)),
+                ("status", models.SmallIntegerField(null=True)),
+                ("answer", models.JSONField(null=True)),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), db_index=True),
+                ),
+                ("org", models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to="governance.org")),
+                (
+                    "principal",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, to=settings.AUTH_USER_MODEL
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='LoginFailure',
+            name="LoginFailure",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('key', models.CharField(max_length=64)),
-                ('at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("key", models.CharField(max_length=64)),
+                ("at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
             ],
             options={
-                'indexes': [models.Index(models.F('key'), models.F('at'), name='login_failure_of_key'), models.Index(models.F('at'), name='login_failure_old')],
+                "indexes": [
+                    models.Index(models.F("key"), models.F("at"), name="login_failure_of_key"),
+                    models.Index(models.F("at"), name="login_failure_old"),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Namespace',
+            name="Namespace",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('slug', models.CharField(max_length=128)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('org', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='namespaces', to='governance.org')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("slug", models.CharField(max_length=128)),
+                ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                (
+                    "org",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="namespaces",
+                        to="governance.org",
+                    ),
+                ),
             ],
             options={
-                'permissions': [('viewer', 'May read'), ('writer', 'May read and write'), ('reviewer', 'May decide what waits for review'), ('admin', 'May loosen locks and set roles')],
-                'default_permissions': (),
+                "permissions": [
+                    ("viewer", "May read"),
+                    ("writer", "May read and write"),
+                    ("reviewer", "May decide what waits for review"),
+                    ("admin", "May loosen locks and set roles"),
+                ],
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
-            name='Job',
+            name="Job",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.CharField(max_length=64)),
-                ('input', models.JSONField(default=dict)),
-                ('state', models.CharField(choices=[('queued', 'Queued'), ('running', 'Running'), ('done', 'Done'), ('failed', 'Failed')], default='queued', max_length=8)),
-                ('progress', models.FloatField(default=0)),
-                ('result', models.JSONField(null=True)),
-                ('error', models.TextField(blank=True, default='')),
-                ('attempts', models.SmallIntegerField(default=0)),
-                ('max_attempts', models.SmallIntegerField(default=5)),
-                ('lease', models.UUIDField(null=True)),
-                ('heartbeat_at', models.DateTimeField(null=True)),
-                ('run_after', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('enqueued_at', models.DateTimeField(null=True)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('finished_at', models.DateTimeField(null=True)),
-                ('requested_by', models.CharField(blank=True, default='', max_length=150)),
-                ('org', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='jobs', to='governance.org')),
-                ('namespace', models.ForeignKey(null=True, on_delete=django.db.models.deletion.CASCADE, related_name='jobs', to='governance.namespace')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("kind", models.CharField(max_length=64)),
+                ("input", models.JSONField(default=dict)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("queued", "Queued"),
+                            ("running", "Running"),
+                            ("done", "Done"),
+                            ("failed", "Failed"),
+                        ],
+                        default="queued",
+                        max_length=8,
+                    ),
+                ),
+                ("progress", models.FloatField(default=0)),
+                ("result", models.JSONField(null=True)),
+                ("error", models.TextField(blank=True, default="")),
+                ("attempts", models.SmallIntegerField(default=0)),
+                ("max_attempts", models.SmallIntegerField(default=5)),
+                ("lease", models.UUIDField(null=True)),
+                ("heartbeat_at", models.DateTimeField(null=True)),
+                ("run_after", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("enqueued_at", models.DateTimeField(null=True)),
+                ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("finished_at", models.DateTimeField(null=True)),
+                ("requested_by", models.CharField(blank=True, default="", max_length=150)),
+                (
+                    "org",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="jobs", to="governance.org"
+                    ),
+                ),
+                (
+                    "namespace",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="jobs",
+                        to="governance.namespace",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-id'],
+                "ordering": ["-id"],
             },
         ),
         migrations.CreateModel(
-            name='NamespaceGroupPermission',
+            name="NamespaceGroupPermission",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('content_object', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='governance.namespace')),
-                ('group', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='auth.group')),
-                ('permission', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='auth.permission')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "content_object",
+                    models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to="governance.namespace"),
+                ),
+                ("group", models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to="auth.group")),
+                (
+                    "permission",
+                    models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to="auth.permission"),
+                ),
             ],
             options={
-                'abstract': False,
+                "abstract": False,
             },
         ),
         migrations.CreateModel(
-            name='NamespaceUserPermission',
+            name="NamespaceUserPermission",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('content_object', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='governance.namespace')),
-                ('permission', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='auth.permission')),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "content_object",
+                    models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to="governance.namespace"),
+                ),
+                (
+                    "permission",
+                    models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to="auth.permission"),
+                ),
+                (
+                    "user",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, to=settings.AUTH_USER_MODEL
+                    ),
+                ),
             ],
             options={
-                'abstract': False,
+                "abstract": False,
             },
         ),
         migrations.CreateModel(
-            name='OrgGroupPermission',
+            name="OrgGroupPermission",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('content_object', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='governance.org')),
-                ('group', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='auth.group')),
-                ('permission', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='auth.permission')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "content_object",
+                    models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to="governance.org"),
+                ),
+                ("group", models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to="auth.group")),
+                (
+                    "permission",
+                    models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to="auth.permission"),
+                ),
             ],
             options={
-                'abstract': False,
+                "abstract": False,
             },
         ),
         migrations.CreateModel(
-            name='OrgUserPermission',
+            name="OrgUserPermission",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('content_object', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='governance.org')),
-                ('permission', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='auth.permission')),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "content_object",
+                    models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to="governance.org"),
+                ),
+                (
+                    "permission",
+                    models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to="auth.permission"),
+                ),
+                (
+                    "user",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, to=settings.AUTH_USER_MODEL
+                    ),
+                ),
             ],
             options={
-                'abstract': False,
+                "abstract": False,
             },
         ),
         migrations.CreateModel(
-            name='Token',
+            name="Token",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('label', models.CharField(blank=True, default='', max_length=128)),
-                ('prefix', models.CharField(max_length=16, unique=True)),
-                ('secret_sha256', models.BinaryField(max_length=32)),
-                ('namespaces', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=128), blank=True, null=True, size=None)),
-                ('default_namespace', models.CharField(blank=True, default='', max_length=128)),
-                ('role', models.CharField(choices=[('viewer', 'Viewer'), ('writer', 'Writer')], default='writer', max_length=8)),
-                ('agent', models.CharField(blank=True, default='', max_length=128)),
-                ('user_id', models.CharField(blank=True, default='', max_length=128)),
-                ('source_class', models.CharField(choices=[('user_prompt', 'user_prompt'), ('repo_file', 'repo_file'), ('local_tool_output', 'local_tool_output'), ('pack', 'pack'), ('external_content', 'external_content')], default='local_tool_output', max_length=20)),
-                ('acts_for', models.CharField(choices=[('agent', 'Agent'), ('person', 'Person')], default='agent', max_length=8)),
-                ('may_create_namespaces', models.BooleanField(default=False)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('expires_at', models.DateTimeField(blank=True, null=True)),
-                ('revoked_at', models.DateTimeField(blank=True, null=True)),
-                ('last_used_at', models.DateTimeField(blank=True, null=True)),
-                ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='tokens_made', to=settings.AUTH_USER_MODEL)),
-                ('org', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='tokens', to='governance.org')),
-                ('principal', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='tokens', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("label", models.CharField(blank=True, default="", max_length=128)),
+                ("prefix", models.CharField(max_length=16, unique=True)),
+                ("secret_sha256", models.BinaryField(max_length=32)),
+                (
+                    "namespaces",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=128), blank=True, null=True, size=None
+                    ),
+                ),
+                ("default_namespace", models.CharField(blank=True, default="", max_length=128)),
+                (
+                    "role",
+                    models.CharField(
+                        choices=[("viewer", "Viewer"), ("writer", "Writer")], default="writer", max_length=8
+                    ),
+                ),
+                ("agent", models.CharField(blank=True, default="", max_length=128)),
+                ("user_id", models.CharField(blank=True, default="", max_length=128)),
+                (
+                    "source_class",
+                    models.CharField(
+                        choices=[
+                            ("user_prompt", "user_prompt"),
+                            ("repo_file", "repo_file"),
+                            ("local_tool_output", "local_tool_output"),
+                            ("pack", "pack"),
+                            ("external_content", "external_content"),
+                        ],
+                        default="local_tool_output",
+                        max_length=20,
+                    ),
+                ),
+                (
+                    "acts_for",
+                    models.CharField(
+                        choices=[("agent", "Agent"), ("person", "Person")], default="agent", max_length=8
+                    ),
+                ),
+                ("may_create_namespaces", models.BooleanField(default=False)),
+                ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("expires_at", models.DateTimeField(blank=True, null=True)),
+                ("revoked_at", models.DateTimeField(blank=True, null=True)),
+                ("last_used_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="tokens_made",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "org",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="tokens",
+                        to="governance.org",
+                    ),
+                ),
+                (
+                    "principal",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="tokens",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-created_at', '-id'],
+                "ordering": ["-created_at", "-id"],
             },
         ),
         migrations.AddConstraint(
-            model_name='user',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('kind', 'service'), _negated=True), models.Q(('is_staff', False), ('is_superuser', False)), _connector='OR'), name='service_accounts_do_not_log_in'),
+            model_name="user",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("kind", "service"), _negated=True),
+                    models.Q(("is_staff", False), ("is_superuser", False)),
+                    _connector="OR",
+                ),
+                name="service_accounts_do_not_log_in",
+            ),
         ),
         migrations.AddIndex(
-            model_name='auditevent',
-            index=models.Index(fields=['org', 'namespace', '-seq'], name='audit_by_namespace'),
+            model_name="auditevent",
+            index=models.Index(fields=["org", "namespace", "-seq"], name="audit_by_namespace"),
         ),
         migrations.AddIndex(
-            model_name='auditevent',
-            index=models.Index(fields=['org', 'target', '-seq'], name='audit_by_target'),
+            model_name="auditevent",
+            index=models.Index(fields=["org", "target", "-seq"], name="audit_by_target"),
         ),
         migrations.AddConstraint(
-            model_name='auditevent',
-            constraint=models.UniqueConstraint(fields=('org', 'seq'), name='audit_seq_of_org'),
+            model_name="auditevent",
+            constraint=models.UniqueConstraint(fields=("org", "seq"), name="audit_seq_of_org"),
         ),
         migrations.AddConstraint(
-            model_name='idempotencykey',
-            constraint=models.UniqueConstraint(fields=('org', 'principal', 'op', 'key'), name='idempotency_key_of_principal'),
+            model_name="idempotencykey",
+            constraint=models.UniqueConstraint(
+                fields=("org", "principal", "op", "key"), name="idempotency_key_of_principal"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='namespace',
-            constraint=models.UniqueConstraint(fields=('org', 'slug'), name='namespace_of_org'),
+            model_name="namespace",
+            constraint=models.UniqueConstraint(fields=("org", "slug"), name="namespace_of_org"),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['run_after'], name='job_open'),
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("state__in", ["queued", "running"])),
+                fields=["run_after"],
+                name="job_open",
+            ),
         ),
         migrations.AlterUniqueTogether(
-            name='namespacegrouppermission',
-            unique_together={('group', 'permission', 'content_object')},
+            name="namespacegrouppermission",
+            unique_together={("group", "permission", "content_object")},
         ),
         migrations.AlterUniqueTogether(
-            name='namespaceuserpermission',
-            unique_together={('user', 'permission', 'content_object')},
+            name="namespaceuserpermission",
+            unique_together={("user", "permission", "content_object")},
         ),
         migrations.AlterUniqueTogether(
-            name='orggrouppermission',
-            unique_together={('group', 'permission', 'content_object')},
+            name="orggrouppermission",
+            unique_together={("group", "permission", "content_object")},
         ),
         migrations.AlterUniqueTogether(
-            name='orguserpermission',
-            unique_together={('user', 'permission', 'content_object')},
+            name="orguserpermission",
+            unique_together={("user", "permission", "content_object")},
         ),
     ]

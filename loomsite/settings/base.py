@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from loomsite.settings import env
-from loomsite.settings.database import databases_from_env
+from loomsite.settings.database import broker_url_from_env, databases_from_env
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
 LOOM_HOME = env.home(BASE_DIR)
@@ -116,7 +116,7 @@ REST_FRAMEWORK = {
     "UNAUTHENTICATED_USER": None,
 }
 
-CELERY_BROKER_URL = env.text("LOOM_BROKER_URL", "memory://")
+CELERY_BROKER_URL = broker_url_from_env(LOOM_HOME)
 LOOM_WORKER_STALE_S = env.integer("LOOM_WORKER_STALE_S", 30, 2, 3600)
 LOOM_JOB_STALE_S = env.integer("LOOM_JOB_STALE_S", 60, 2, 86_400)
 LOOM_SWEEP_S = env.integer("LOOM_SWEEP_S", 15, 1, 3600)

@@ -11,11 +11,10 @@ from pgvector.django import VectorExtension
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('governance', '0001_initial'),
+        ("governance", "0001_initial"),
     ]
 
     operations = [
@@ -23,155 +22,283 @@ class Migration(migrations.Migration):
         # Memories and facts draw their ids from one sequence, so that node:<id> names one thing.
         migrations.RunSQL("CREATE SEQUENCE loom_node_id AS bigint", "DROP SEQUENCE loom_node_id"),
         migrations.CreateModel(
-            name='Memory',
+            name="Memory",
             fields=[
-                ('status', models.CharField(default='active', max_length=12)),
-                ('version', models.BigIntegerField(default=1)),
-                ('lock_mode', models.CharField(choices=[('none', 'None'), ('no_delete', 'No Delete'), ('read_only', 'Read Only')], default='none', max_length=9)),
-                ('lock_reason', models.TextField(blank=True, default='')),
-                ('lock_until', models.DateTimeField(blank=True, null=True)),
-                ('locked_by', models.CharField(blank=True, default='', max_length=150)),
-                ('locked_at', models.DateTimeField(blank=True, null=True)),
-                ('id', models.BigIntegerField(db_default=memories.models.NextNodeId(), primary_key=True, serialize=False)),
-                ('agent', models.CharField(default='-', max_length=128)),
-                ('user_id', models.CharField(default='-', max_length=128)),
-                ('session_id', models.CharField(default='-', max_length=128)),
-                ('memory_key', models.CharField(max_length=512)),
-                ('value', models.JSONField(null=True)),
-                ('content_sha256', models.CharField(max_length=64)),
-                ('memory_type', models.CharField(default='semantic', max_length=64)),
-                ('tags', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=128), blank=True, default=list, size=None)),
-                ('metadata', models.JSONField(blank=True, default=dict)),
-                ('confidence', models.FloatField(blank=True, null=True)),
-                ('pinned', models.BooleanField(default=False)),
-                ('pinned_by', models.CharField(blank=True, default='', max_length=150)),
-                ('expires_at', models.DateTimeField(blank=True, null=True)),
-                ('on_expire', models.CharField(choices=[('tombstone', 'Tombstone'), ('stale', 'Stale')], default='tombstone', max_length=9)),
-                ('source_class', models.CharField(default='local_tool_output', max_length=20)),
-                ('source_trace', models.CharField(blank=True, default='', max_length=512)),
-                ('governed', models.BooleanField(default=False)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('updated_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('doc_len', models.IntegerField(null=True)),
-                ('namespace', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='memories', to='governance.namespace')),
+                ("status", models.CharField(default="active", max_length=12)),
+                ("version", models.BigIntegerField(default=1)),
+                (
+                    "lock_mode",
+                    models.CharField(
+                        choices=[("none", "None"), ("no_delete", "No Delete"), ("read_only", "Read Only")],
+                        default="none",
+                        max_length=9,
+                    ),
+                ),
+                ("lock_reason", models.TextField(blank=True, default="")),
+                ("lock_until", models.DateTimeField(blank=True, null=True)),
+                ("locked_by", models.CharField(blank=True, default="", max_length=150)),
+                ("locked_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "id",
+                    models.BigIntegerField(
+                        db_default=memories.models.NextNodeId(), primary_key=True, serialize=False
+                    ),
+                ),
+                ("agent", models.CharField(default="-", max_length=128)),
+                ("user_id", models.CharField(default="-", max_length=128)),
+                ("session_id", models.CharField(default="-", max_length=128)),
+                ("memory_key", models.CharField(max_length=512)),
+                ("value", models.JSONField(null=True)),
+                ("content_sha256", models.CharField(max_length=64)),
+                ("memory_type", models.CharField(default="semantic", max_length=64)),
+                (
+                    "tags",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=128), blank=True, default=list, size=None
+                    ),
+                ),
+                ("metadata", models.JSONField(blank=True, default=dict)),
+                ("confidence", models.FloatField(blank=True, null=True)),
+                ("pinned", models.BooleanField(default=False)),
+                ("pinned_by", models.CharField(blank=True, default="", max_length=150)),
+                ("expires_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "on_expire",
+                    models.CharField(
+                        choices=[("tombstone", "Tombstone"), ("stale", "Stale")],
+                        default="tombstone",
+                        max_length=9,
+                    ),
+                ),
+                ("source_class", models.CharField(default="local_tool_output", max_length=20)),
+                ("source_trace", models.CharField(blank=True, default="", max_length=512)),
+                ("governed", models.BooleanField(default=False)),
+                ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("updated_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("doc_len", models.IntegerField(null=True)),
+                (
+                    "namespace",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="memories",
+                        to="governance.namespace",
+                    ),
+                ),
             ],
             options={
-                'verbose_name_plural': 'memories',
+                "verbose_name_plural": "memories",
             },
         ),
         migrations.CreateModel(
-            name='CorpusStripe',
+            name="CorpusStripe",
             fields=[
-                ('pk', models.CompositePrimaryKey('namespace_id', 'stripe', blank=True, editable=False, primary_key=True, serialize=False)),
-                ('stripe', models.SmallIntegerField()),
-                ('docs', models.BigIntegerField()),
-                ('terms', models.BigIntegerField()),
-                ('namespace', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, to='governance.namespace')),
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "namespace_id",
+                        "stripe",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
+                    ),
+                ),
+                ("stripe", models.SmallIntegerField()),
+                ("docs", models.BigIntegerField()),
+                ("terms", models.BigIntegerField()),
+                (
+                    "namespace",
+                    models.ForeignKey(
+                        db_index=False, on_delete=django.db.models.deletion.CASCADE, to="governance.namespace"
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='MemoryVersion',
+            name="MemoryVersion",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('version', models.BigIntegerField()),
-                ('kind', models.CharField(max_length=12)),
-                ('status', models.CharField(max_length=12)),
-                ('value', models.JSONField(null=True)),
-                ('content_sha256', models.CharField(max_length=64)),
-                ('memory_type', models.CharField(max_length=64)),
-                ('tags', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=128), default=list, size=None)),
-                ('metadata', models.JSONField(default=dict)),
-                ('confidence', models.FloatField(null=True)),
-                ('pinned', models.BooleanField(default=False)),
-                ('expires_at', models.DateTimeField(null=True)),
-                ('on_expire', models.CharField(default='tombstone', max_length=9)),
-                ('source_class', models.CharField(max_length=20)),
-                ('source_trace', models.CharField(blank=True, default='', max_length=512)),
-                ('principal', models.CharField(max_length=150)),
-                ('token_prefix', models.CharField(blank=True, default='', max_length=16)),
-                ('agent', models.CharField(blank=True, default='', max_length=128)),
-                ('reason', models.TextField(blank=True, default='')),
-                ('request_id', models.CharField(blank=True, default='', max_length=64)),
-                ('at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('memory', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='versions', to='memories.memory')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("version", models.BigIntegerField()),
+                ("kind", models.CharField(max_length=12)),
+                ("status", models.CharField(max_length=12)),
+                ("value", models.JSONField(null=True)),
+                ("content_sha256", models.CharField(max_length=64)),
+                ("memory_type", models.CharField(max_length=64)),
+                (
+                    "tags",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=128), default=list, size=None
+                    ),
+                ),
+                ("metadata", models.JSONField(default=dict)),
+                ("confidence", models.FloatField(null=True)),
+                ("pinned", models.BooleanField(default=False)),
+                ("expires_at", models.DateTimeField(null=True)),
+                ("on_expire", models.CharField(default="tombstone", max_length=9)),
+                ("source_class", models.CharField(max_length=20)),
+                ("source_trace", models.CharField(blank=True, default="", max_length=512)),
+                ("principal", models.CharField(max_length=150)),
+                ("token_prefix", models.CharField(blank=True, default="", max_length=16)),
+                ("agent", models.CharField(blank=True, default="", max_length=128)),
+                ("reason", models.TextField(blank=True, default="")),
+                ("request_id", models.CharField(blank=True, default="", max_length=64)),
+                ("at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                (
+                    "memory",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="versions",
+                        to="memories.memory",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-version'],
+                "ordering": ["-version"],
             },
         ),
         migrations.CreateModel(
-            name='Posting',
+            name="Posting",
             fields=[
-                ('pk', models.CompositePrimaryKey('memory_id', 'term', blank=True, editable=False, primary_key=True, serialize=False)),
-                ('term', models.CharField(max_length=80)),
-                ('tf', models.IntegerField()),
-                ('doc_len', models.IntegerField()),
-                ('active', models.BooleanField()),
-                ('memory', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, to='memories.memory')),
-                ('namespace', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, to='governance.namespace')),
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "memory_id", "term", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("term", models.CharField(max_length=80)),
+                ("tf", models.IntegerField()),
+                ("doc_len", models.IntegerField()),
+                ("active", models.BooleanField()),
+                (
+                    "memory",
+                    models.ForeignKey(
+                        db_index=False, on_delete=django.db.models.deletion.CASCADE, to="memories.memory"
+                    ),
+                ),
+                (
+                    "namespace",
+                    models.ForeignKey(
+                        db_index=False, on_delete=django.db.models.deletion.CASCADE, to="governance.namespace"
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Embedding',
+            name="Embedding",
             fields=[
-                ('memory', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='embedding', serialize=False, to='memories.memory')),
-                ('embedder', models.CharField(max_length=128)),
-                ('dim', models.SmallIntegerField()),
-                ('vector', pgvector.django.halfvec.HalfVectorField()),
-                ('content_sha256', models.CharField(max_length=64)),
-                ('namespace', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='governance.namespace')),
+                (
+                    "memory",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="embedding",
+                        serialize=False,
+                        to="memories.memory",
+                    ),
+                ),
+                ("embedder", models.CharField(max_length=128)),
+                ("dim", models.SmallIntegerField()),
+                ("vector", pgvector.django.halfvec.HalfVectorField()),
+                ("content_sha256", models.CharField(max_length=64)),
+                (
+                    "namespace",
+                    models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to="governance.namespace"),
+                ),
             ],
         ),
         migrations.AddIndex(
-            model_name='memory',
-            index=models.Index(fields=['-updated_at', '-id'], name='memory_newest_anywhere'),
+            model_name="memory",
+            index=models.Index(fields=["-updated_at", "-id"], name="memory_newest_anywhere"),
         ),
         migrations.AddIndex(
-            model_name='memory',
-            index=models.Index(fields=['namespace', '-updated_at', '-id'], name='memory_newest'),
+            model_name="memory",
+            index=models.Index(fields=["namespace", "-updated_at", "-id"], name="memory_newest"),
         ),
         migrations.AddIndex(
-            model_name='memory',
-            index=models.Index(fields=['namespace', 'content_sha256'], name='memory_same_content'),
+            model_name="memory",
+            index=models.Index(fields=["namespace", "content_sha256"], name="memory_same_content"),
         ),
         migrations.AddIndex(
-            model_name='memory',
-            index=models.Index(condition=models.Q(('expires_at__isnull', False)), fields=['expires_at'], name='memory_expiring'),
+            model_name="memory",
+            index=models.Index(
+                condition=models.Q(("expires_at__isnull", False)),
+                fields=["expires_at"],
+                name="memory_expiring",
+            ),
         ),
         migrations.AddIndex(
-            model_name='memory',
-            index=models.Index(condition=models.Q(('lock_mode', 'none'), _negated=True), fields=['namespace', 'lock_mode'], name='memory_locked'),
+            model_name="memory",
+            index=models.Index(
+                condition=models.Q(("lock_mode", "none"), _negated=True),
+                fields=["namespace", "lock_mode"],
+                name="memory_locked",
+            ),
         ),
         migrations.AddIndex(
-            model_name='memory',
-            index=models.Index(condition=models.Q(('pinned', True)), fields=['namespace', 'memory_key'], name='memory_pinned'),
+            model_name="memory",
+            index=models.Index(
+                condition=models.Q(("pinned", True)), fields=["namespace", "memory_key"], name="memory_pinned"
+            ),
         ),
         migrations.AddIndex(
-            model_name='memory',
-            index=django.contrib.postgres.indexes.GinIndex(fields=['tags'], name='memory_tags'),
+            model_name="memory",
+            index=django.contrib.postgres.indexes.GinIndex(fields=["tags"], name="memory_tags"),
         ),
         migrations.AddConstraint(
-            model_name='memory',
-            constraint=models.UniqueConstraint(condition=models.Q(('status', 'redacted'), _negated=True), fields=('namespace', 'memory_key', 'agent', 'user_id', 'session_id'), name='one_live_lineage_per_identity'),
+            model_name="memory",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("status", "redacted"), _negated=True),
+                fields=("namespace", "memory_key", "agent", "user_id", "session_id"),
+                name="one_live_lineage_per_identity",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='memory',
-            constraint=models.CheckConstraint(condition=models.Q(('status__in', ['active', 'stale', 'rejected', 'superseded', 'archived', 'deleted', 'redacted'])), name='memory_status_known'),
+            model_name="memory",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "status__in",
+                        ["active", "stale", "rejected", "superseded", "archived", "deleted", "redacted"],
+                    )
+                ),
+                name="memory_status_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='memory',
-            constraint=models.CheckConstraint(condition=models.Q(('lock_mode', 'none'), models.Q(('lock_reason', ''), _negated=True), _connector='OR'), name='lock_has_a_reason'),
+            model_name="memory",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("lock_mode", "none"), models.Q(("lock_reason", ""), _negated=True), _connector="OR"
+                ),
+                name="lock_has_a_reason",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='memory',
-            constraint=models.CheckConstraint(condition=models.Q(('confidence__isnull', True), models.Q(('confidence__gte', 0), ('confidence__lte', 1)), _connector='OR'), name='confidence_is_a_share'),
+            model_name="memory",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("confidence__isnull", True),
+                    models.Q(("confidence__gte", 0), ("confidence__lte", 1)),
+                    _connector="OR",
+                ),
+                name="confidence_is_a_share",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='memoryversion',
-            constraint=models.UniqueConstraint(fields=('memory', 'version'), name='one_row_per_version'),
+            model_name="memoryversion",
+            constraint=models.UniqueConstraint(fields=("memory", "version"), name="one_row_per_version"),
         ),
         migrations.AddIndex(
-            model_name='posting',
-            index=models.Index(fields=['namespace', 'term', 'active', 'memory'], include=('tf', 'doc_len'), name='posting_of_term'),
+            model_name="posting",
+            index=models.Index(
+                fields=["namespace", "term", "active", "memory"],
+                include=("tf", "doc_len"),
+                name="posting_of_term",
+            ),
         ),
     ]
