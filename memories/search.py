@@ -54,6 +54,7 @@ class _Query:
 
     filters: str
     params: dict[str, Any] = field(default_factory=dict)
+    postings: str = "active"
     terms: list[str] = field(default_factory=list)
     vector: np.ndarray[Any, Any] | None = None
     weight: float = 0.0
@@ -116,7 +117,7 @@ def _prepare(ctx: Context, request: SearchRequest, namespaces: list[int]) -> _Qu
         if value is not None:
             parts.append(clause)
             names[name] = value
-    query = _Query(" AND ".join(parts), names)
+    query = _Query(" AND ".join(parts), names, postings="active" if statuses == [Status.ACTIVE] else "true")
     if request.mode in ("hybrid", "keyword"):
         query.terms = query_terms(request.query)[:MAX_TERMS]
     if request.mode in ("hybrid", "semantic"):
@@ -143,7 +144,7 @@ def _run(query: _Query, request: SearchRequest, namespaces: list[int]) -> list[d
         weight=query.weight, digits=ranking.DIGITS, terms=query.terms, k1=ranking.K1, b=ranking.B,
         min_similarity=None if query.unjudged else request.min_similarity, value_bytes=VALUE_BYTES,
     )  # fmt: skip
-    keyword, semantic = bool(query.terms), query.vector is not None
+    postings, semantic = query.postings if query.terms else "", query.vector is not None
     if query.vector is not None:
         embedder, dim = get_embedder().name, len(query.vector)
         params.update(vector=HalfVector(query.vector).to_text(), embedder=embedder, dim=dim)
@@ -155,12 +156,12 @@ def _run(query: _Query, request: SearchRequest, namespaces: list[int]) -> list[d
                     "set_config('hnsw.max_scan_tuples', '200000', true), "
                     "set_config('hnsw.ef_search', '200', true)"
                 )
-                rows = _fetch(statement(query.filters, keyword, semantic, embedder), params)
+                rows = _fetch(statement(query.filters, postings, semantic, embedder), params)
             if rows and rows[0]["semantic_found"] == params["pool"]:
                 return rows
             # The scan gave up before it had enough: few rows pass the filters, and those few are soon
             # compared one by one.
-    return _fetch(statement(query.filters, keyword, semantic), params)
+    return _fetch(statement(query.filters, postings, semantic), params)
 
 
 def _documents(namespaces: list[int]) -> int:
@@ -179,28 +180,29 @@ def _fetch(sql: str, params: dict[str, Any]) -> list[dict[str, Any]]:
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-_KEYWORD = """
+_GAIN = "idf * tf / (tf + %(k1)s * (1 - %(b)s + %(b)s * doc_len / average))"
+# Fenced against the planner where it may know nothing of a young table: neither a CTE nor the memories are
+# ever joined row by row with all of `keyword`. The filters are asked from the best score down, and no
+# further than the pool is deep.
+_KEYWORD = f"""
   corpus AS MATERIALIZED (
     SELECT greatest(sum(docs), 1)::float8 AS n,
            greatest(sum(terms)::float8 / greatest(sum(docs), 1), 1) AS average
     FROM memories_corpusstripe WHERE namespace_id = ANY(%(namespaces)s)),
   matched AS MATERIALIZED (
     SELECT memory_id, term, tf, doc_len, active FROM memories_posting
-    WHERE namespace_id = ANY(%(namespaces)s) AND term = ANY(%(terms)s)),
+    WHERE namespace_id = ANY(%(namespaces)s) AND term = ANY(%(terms)s) AND {{postings}}),
+  frequencies AS (SELECT term, count(*) FILTER (WHERE active) AS df FROM matched GROUP BY term),
   weights AS MATERIALIZED (
-    SELECT term, ln(1 + (greatest(n - count(*), 0) + 0.5) / (count(*) + 0.5)) AS idf
-    FROM matched CROSS JOIN corpus WHERE active GROUP BY term, n
-    UNION ALL
-    SELECT DISTINCT term, ln(1 + (n + 0.5) / 0.5) FROM matched CROSS JOIN corpus
-    WHERE NOT active AND term NOT IN (SELECT term FROM matched WHERE active)),
-  keyword AS MATERIALIZED (
-    SELECT memory_id AS id,
-           sum(idf * tf / (tf + %(k1)s * (1 - %(b)s + %(b)s * doc_len / average))) AS score
-    FROM matched JOIN weights USING (term) CROSS JOIN corpus GROUP BY memory_id),
+    SELECT term, average, ln(1 + (greatest(n - df, 0) + 0.5) / (df + 0.5)) AS idf
+    FROM frequencies CROSS JOIN corpus),
+  keyword AS (
+    SELECT memory_id AS id, sum({_GAIN}) AS score FROM matched JOIN weights USING (term) GROUP BY memory_id),
   keyword_leg AS MATERIALIZED (
-    SELECT k.id, k.score, row_number() OVER (ORDER BY k.score DESC, k.id) AS place
-    FROM keyword k JOIN memories_memory m ON m.id = k.id
-    WHERE {filters} ORDER BY k.score DESC, k.id LIMIT %(pool)s)"""
+    SELECT id, score, row_number() OVER (ORDER BY score DESC, id) AS place FROM (
+      SELECT k.id, k.score FROM (SELECT id, score FROM keyword ORDER BY score DESC, id) k
+      CROSS JOIN LATERAL (SELECT FROM memories_memory m WHERE m.id = k.id AND {{filters}} OFFSET 0) passed
+      ORDER BY k.score DESC, k.id LIMIT %(pool)s) best)"""  # noqa: S608 - a constant fragment
 _SEMANTIC = """
   semantic_leg AS MATERIALIZED (
     SELECT e.memory_id AS id, 1 - ({distance}) AS similarity
@@ -208,62 +210,64 @@ _SEMANTIC = """
     WHERE e.embedder = {embedder} AND e.dim = %(dim)s AND e.namespace_id = ANY(%(namespaces)s)
       AND {filters}
     ORDER BY {distance}{tie} LIMIT %(pool)s)"""
+# What a leg has to say of a row that only the other one found.
+_SCORE = f"""(SELECT sum({_GAIN}) FROM memories_posting JOIN weights USING (term)
+     WHERE memory_id = s.id AND term = ANY(%(terms)s))"""  # noqa: S608 - a constant fragment
+_SIMILARITY = """(SELECT 1 - (e.vector <=> %(vector)s::halfvec) FROM memories_embedding e
+     WHERE e.memory_id = l.id AND e.embedder = %(embedder)s AND e.dim = %(dim)s)"""
 _HIT = f"""m.memory_key, m.value IS NOT NULL AND octet_length(m.value::text) <= %(value_bytes)s AS small,
   m.value, n.slug AS namespace, m.version, m.tags, m.pinned, {STATUS} AS status, m.created_at, m.updated_at,
   m.source_class, m.agent, m.user_id, m.session_id"""
 
 
-def statement(filters: str, keyword: bool, semantic: bool, graph_of: str = "") -> str:
+def statement(filters: str, postings: str, semantic: bool, graph_of: str = "") -> str:
     """The search statement with the legs that this call needs.
 
-    `filters` is a fragment over `m`, applied inside both legs. `graph_of` names the embedder whose HNSW
-    index the semantic leg may use; empty for an exact scan. The approximate leg casts the column as the
-    index does; the exact one must not, so that the planner cannot take the graph for it.
+    `filters` is a fragment over `m`, applied inside both legs; `postings` a condition on the postings, empty
+    for no keyword leg. `graph_of` names the embedder whose HNSW index the semantic leg may use, empty for an
+    exact scan. The approximate leg casts the column as the index does; the exact one must not, so that the
+    planner cannot take the graph for it.
     """
-    ctes, sources = [], []
-    if keyword:
-        ctes.append(_KEYWORD.format(filters=filters))
-        sources.append("SELECT id FROM keyword_leg")
+    ctes: list[str] = []
+    score, best = "0::float8", "0::float8"
+    similarity, nearest, found = "NULL::float8", "0::float8", "0"
+    if postings:
+        ctes.append(_KEYWORD.format(filters=filters, postings=postings))
+        score, best = "l.score", "(SELECT max(score) FROM keyword_leg)"
+        legs, id_, place = "keyword_leg l", "l.id", "l.place"
     if semantic:
+        distance, name = "e.vector <=> %(vector)s::halfvec", "%(embedder)s"
         if graph_of:
             distance = f"(e.vector::halfvec({INDEXED_DIM})) <=> %(vector)s::halfvec({INDEXED_DIM})"
             # A literal, because it has to match the predicate of the index.
             name = "'" + graph_of.replace("'", "''").replace("%", "%%") + "'"
-        else:
-            distance, name = "e.vector <=> %(vector)s::halfvec", "%(embedder)s"
-        ctes.append(
-            _SEMANTIC.format(
-                filters=filters, distance=distance, embedder=name, tie="" if graph_of else ", e.memory_id"
-            )
+        tie = "" if graph_of else ", e.memory_id"
+        ctes.append(_SEMANTIC.format(filters=filters, distance=distance, embedder=name, tie=tie))
+        similarity, nearest = "s.similarity", "(SELECT max(similarity) FROM semantic_leg)"
+        found = "(SELECT count(*) FROM semantic_leg)"
+        legs, id_, place = "semantic_leg s", "s.id", "NULL::bigint"
+    if postings and semantic:
+        legs, id_, place = (
+            "keyword_leg l FULL JOIN semantic_leg s ON s.id = l.id",
+            "coalesce(l.id, s.id)",
+            "l.place",
         )
-        sources.append("SELECT id FROM semantic_leg")
-    score = "coalesce(k.score, 0)" if keyword else "0::float8"
-    place = "l.place" if keyword else "NULL::bigint"
-    best = "(SELECT max(score) FROM keyword_leg)" if keyword else "NULL::float8"
-    if semantic:
-        similarity = "1 - (e.vector <=> %(vector)s::halfvec)"
-        nearest, found = "(SELECT max(similarity) FROM semantic_leg)", "(SELECT count(*) FROM semantic_leg)"
-    else:
-        similarity, nearest, found = "NULL::float8", "NULL::float8", "0"
-    joins = ""
-    if keyword:
-        joins += " LEFT JOIN keyword k ON k.id = c.id LEFT JOIN keyword_leg l ON l.id = c.id"
-    if semantic:
-        joins += " LEFT JOIN memories_embedding e ON e.memory_id = c.id AND e.embedder = %(embedder)s"
-        joins += " AND e.dim = %(dim)s"
+        score, similarity = f"coalesce(l.score, {_SCORE}, 0)", f"coalesce(s.similarity, {_SIMILARITY})"
     return f"""WITH {",".join(ctes)},
-  candidates AS ({" UNION ".join(sources)}),
+  met AS MATERIALIZED (
+    SELECT {id_} AS id, {score} AS keyword_score, {place} AS keyword_rank, {similarity} AS similarity,
+           {best} AS best, {nearest} AS nearest
+    FROM {legs}),
   scored AS (
-    SELECT c.id, {score} AS keyword_score, {place} AS keyword_rank, {similarity} AS similarity,
-           coalesce({score} / nullif({best}, 0), 0) AS keyword_share,
-           CASE WHEN {nearest} > 0 THEN coalesce(greatest({similarity}, 0) / {nearest}, 0) ELSE 0 END
+    SELECT id, keyword_score, keyword_rank, similarity,
+           coalesce(keyword_score / nullif(best, 0), 0) AS keyword_share,
+           CASE WHEN nearest > 0 THEN coalesce(greatest(similarity, 0) / nearest, 0) ELSE 0 END
              AS similarity_share
-    FROM candidates c{joins}),
+    FROM met WHERE %(min_similarity)s::float8 IS NULL OR similarity >= %(min_similarity)s),
   ranked AS (
     SELECT *, round(((1 - %(weight)s) * keyword_share + %(weight)s * similarity_share)::numeric,
                     %(digits)s)::float8 AS rank
-    FROM scored WHERE %(min_similarity)s::float8 IS NULL OR similarity >= %(min_similarity)s
-    ORDER BY rank DESC, id LIMIT %(top_k)s)
+    FROM scored ORDER BY rank DESC, id LIMIT %(top_k)s)
 SELECT r.*, {found} AS semantic_found, {_HIT} FROM ranked r JOIN memories_memory m ON m.id = r.id
 JOIN governance_namespace n ON n.id = m.namespace_id ORDER BY r.rank DESC, r.id"""  # noqa: S608
 

@@ -403,7 +403,7 @@ def explain(namespaces: list[int]) -> list[tuple[str]]:
         "namespaces": namespaces, "pool": 100, "top_k": 20, "weight": 1.0, "digits": 9, "vector": vector,
         "embedder": get_embedder().name, "dim": 256, "min_similarity": None, "value_bytes": 2048,
     }  # fmt: skip
-    return sql("EXPLAIN " + search.statement(filters, False, True, get_embedder().name), params)
+    return sql("EXPLAIN " + search.statement(filters, "", True, get_embedder().name), params)
 
 
 def test_vectors_of_another_embedder_or_dimension_never_crash_a_search(cast: Cast) -> None:
