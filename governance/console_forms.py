@@ -6,9 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django import forms
-from django.contrib.auth.models import Group
 
-from governance import throttle
+from governance import administration, throttle
 from governance.console import Sight
 from governance.console_selectors import token_principals
 from governance.models import SOURCE_CLASSES, Namespace, Org, Token, User
@@ -35,7 +34,10 @@ class ReasonForm(forms.Form):
 
 
 class PasswordCheck(forms.Form):
-    """The reader's own password once more. Wrong tries are throttled per user."""
+    """The reader's own password once more (step-up). Wrong tries are throttled per user.
+
+    A subclass that needs it only for some of what it can do says so in `is_risky`.
+    """
 
     password = forms.CharField(
         strip=False,
@@ -48,12 +50,19 @@ class PasswordCheck(forms.Form):
         super().__init__(*args, **kwargs)
         self.user = user
 
-    def clean(self) -> dict[str, Any]:
-        """Check the password last, so that a blank field costs no attempt."""
-        data = super().clean() or {}
-        password = data.get("password")
-        if self.errors or not password:
-            return data
+    def is_risky(self, data: dict[str, Any]) -> bool:
+        """Whether what the (valid) form asks for needs the password."""
+        return True
+
+    def full_clean(self) -> None:
+        """Check the password last, so that a form with another error costs no attempt."""
+        super().full_clean()
+        if not self.is_bound or self.errors or not self.is_risky(self.cleaned_data):
+            return
+        password = self.cleaned_data.get("password")
+        if not password:
+            self.add_error("password", "Your password is needed for this.")
+            return
         key = throttle.key_of("confirm", str(self.user.pk))
         wait = throttle.admit(key)
         if wait:
@@ -62,7 +71,18 @@ class PasswordCheck(forms.Form):
             self.add_error("password", "That is not your password. Nothing was changed.")
         else:
             throttle.forget(key)
-        return data
+
+
+class PasswordWhenRisky(PasswordCheck):
+    """A form that asks for the password for some of what it can do."""
+
+    WHEN = ""
+
+    def __init__(self, *args: Any, user: User, **kwargs: Any) -> None:
+        super().__init__(*args, user=user, **kwargs)
+        field = self.fields["password"]
+        field.required = False
+        field.help_text = self.WHEN
 
 
 class AuditFilter(forms.Form):
@@ -78,8 +98,10 @@ class AuditFilter(forms.Form):
     until = forms.DateField(required=False, label="To (UTC)", widget=forms.DateInput({"type": "date"}))
 
 
-class TokenForm(forms.Form):
+class TokenForm(PasswordWhenRisky):
     """A new token."""
+
+    WHEN = "Needed for a token that speaks for another person, writes as a person, or may create namespaces."
 
     label = forms.CharField(max_length=128, help_text="What will use it, such as “codex on my laptop”.")
     org = forms.ModelChoiceField(queryset=Org.objects.none(), label="Organisation", empty_label=None)
@@ -126,7 +148,7 @@ class TokenForm(forms.Form):
     ADVANCED = ("agent", "user_id", "source_class", "acts_for", "may_create_namespaces")
 
     def __init__(self, *args: Any, sight: Sight, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, user=sight.user, **kwargs)
         self.sight = sight
         field = self.fields["org"]
         assert isinstance(field, forms.ModelChoiceField)  # noqa: S101 - narrows a type
@@ -161,9 +183,20 @@ class TokenForm(forms.Form):
             self.add_error("default_namespace", "Must be one of the namespaces above.")
         return data
 
+    def is_risky(self, data: dict[str, Any]) -> bool:
+        """What the token can do in the name of a person, or beyond the roles that were given."""
+        principal = data["principal"]
+        is_another = principal != self.user and principal.kind == User.Kind.PERSON
+        return bool(is_another or data["acts_for"] == Token.ActsFor.PERSON or data["may_create_namespaces"])
+
+    def given(self) -> dict[str, Any]:
+        """What the form holds, as `administration.token_issue` takes it."""
+        given = {name: value for name, value in self.cleaned_data.items() if name != "password"}
+        return {**given, "role": Role.of(given["role"])}
+
     def basic_fields(self) -> list[forms.BoundField]:
         """The fields that everybody fills."""
-        return [self[name] for name in self.fields if name not in self.ADVANCED]
+        return [self[name] for name in self.fields if name not in (*self.ADVANCED, "password")]
 
     def advanced_fields(self) -> list[forms.BoundField]:
         """The fields with good defaults."""
@@ -177,8 +210,10 @@ def future_utc(moment: datetime | None) -> datetime | None:
     return moment
 
 
-class RoleForm(forms.Form):
+class RoleForm(PasswordWhenRisky):
     """A member's role on a namespace."""
+
+    WHEN = "Needed to give the role admin."
 
     kind = forms.ChoiceField(choices=[("user", "user"), ("group", "group")], label="Kind")
     name = forms.CharField(max_length=150, label="Name")
@@ -188,21 +223,24 @@ class RoleForm(forms.Form):
         initial="viewer",
     )
 
-    def __init__(self, *args: Any, namespace: Namespace, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    field_order = ("kind", "name", "role", "password")
+
+    def __init__(self, *args: Any, namespace: Namespace, user: User, **kwargs: Any) -> None:
+        super().__init__(*args, user=user, **kwargs)
         self.namespace = namespace
 
+    def is_risky(self, data: dict[str, Any]) -> bool:
+        """An admin can loosen locks and make admins."""
+        return bool(data["role"] == Role.ADMIN.label)
+
     def clean(self) -> dict[str, Any]:
-        """Finds the member, as `member`."""
+        """Finds the member, as `member`, among those that the organisation knows."""
         data = super().clean() or {}
         name = data.get("name")
         if name and "kind" in data:
-            if data["kind"] == "group":
-                data["member"] = Group.objects.filter(name=name).first()
-            else:
-                data["member"] = User.objects.filter(username=name).first()
+            data["member"] = administration.member_named(
+                by=self.user, org=self.namespace.org, kind=data["kind"], name=name
+            )
             if data["member"] is None:
-                self.add_error(
-                    "name", f"There is no {data['kind']} of that name. A superuser makes it under People."
-                )
+                self.add_error("name", administration.NOBODY)
         return data

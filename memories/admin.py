@@ -16,9 +16,9 @@ from django.shortcuts import get_object_or_404
 from django.urls import URLPattern, reverse
 
 from governance import pipeline
-from governance.admin import SUGGESTIONS, PageAdmin, cursor_of
 from governance.console import Card, attention_cards, bounded_count, keyset, namespace_count, sight
 from governance.console_forms import ReasonForm
+from governance.console_pages import SUGGESTIONS, PageAdmin, cursor_of
 from governance.console_selectors import audit_events
 from governance.models import User
 from governance.tenancy import Credentials

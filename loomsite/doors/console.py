@@ -64,8 +64,8 @@ class LoomAdminSite(AdminSite):
         ]
         if sight(request).administers:
             items.append(("Tokens", "governance_token_changelist", "token"))
-        if request.user.is_superuser:
             items.append(("People", "governance_user_changelist", "user"))
+            items.append(("Organisations", "governance_org_changelist", "org"))
         return [NavItem(label, reverse(f"admin:{name}"), section) for label, name, section in items]
 
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:

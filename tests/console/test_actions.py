@@ -9,7 +9,8 @@ from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
-from governance import throttle
+from governance import administration, throttle
+from governance.administration import NOBODY
 from governance.models import AuditEvent
 from memories.models import Memory
 from tests.console.conftest import PASSWORD, Cast
@@ -196,6 +197,11 @@ def test_roles_are_given_by_admins_of_the_namespace_and_audited(cast: Cast) -> N
     url = reverse("admin:governance_namespace_change", args=[cast.deploy.pk])
     data = {"kind": "user", "name": "nobody", "role": "reviewer"}
     assert cast.client("reviewer").post(url, data).status_code == 403
+    # The organisation does not know this account yet, so its admins cannot tell that it exists.
+    ghost = cast.client("admin").post(url, {**data, "name": "ghost"}).content.decode()
+    unknown = cast.client("admin").post(url, data).content.decode()
+    assert NOBODY in unknown and unknown.count("nobody") == ghost.count("ghost")
+    administration.org_member_set(org=cast.org, member=cast.people["nobody"], is_member=True)
     assert cast.client("admin").post(url, data).status_code == 302
     page = cast.client("nobody").get(url)
     assert page.status_code == 200 and page.context["role"] == "reviewer"
@@ -208,4 +214,4 @@ def test_roles_are_given_by_admins_of_the_namespace_and_audited(cast: Cast) -> N
 def test_a_role_for_nobody_is_a_form_error(cast: Cast) -> None:
     url = reverse("admin:governance_namespace_change", args=[cast.deploy.pk])
     page = cast.client("admin").post(url, {"kind": "group", "name": "ghosts", "role": "viewer"})
-    assert "There is no group of that name" in page.content.decode()
+    assert NOBODY in page.content.decode()

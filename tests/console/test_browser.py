@@ -200,7 +200,7 @@ PAGES = (
     "admin:index", "admin:memories_memory_changelist", "admin:memories_memory_locks",
     "admin:governance_auditevent_changelist", "admin:governance_namespace_changelist",
     "admin:governance_token_changelist", "admin:governance_token_new", "admin:governance_job_changelist",
-    "admin:governance_user_changelist", "admin:governance_user_add", "admin:password_change",
+    "admin:governance_user_changelist", "admin:governance_user_new", "admin:password_change",
 )  # fmt: skip
 
 

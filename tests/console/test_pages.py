@@ -76,8 +76,8 @@ def test_no_page_holds_an_inline_script_style_or_handler(cast: Cast) -> None:
         ("admin:governance_namespace_change", [cast.deploy.pk]),
         ("admin:governance_token_changelist", []), ("admin:governance_token_new", []),
         ("admin:governance_job_changelist", []), ("admin:governance_user_changelist", []),
-        ("admin:governance_user_add", []), ("admin:governance_user_change", [cast.people["viewer"].pk]),
-        ("admin:auth_group_add", []), ("admin:password_change", []),
+        ("admin:governance_user_new", []), ("admin:governance_user_change", [cast.people["viewer"].pk]),
+        ("admin:auth_group_changelist", []), ("admin:password_change", []),
     ]  # fmt: skip
     for name, args in names:
         response = client.get(reverse(name, args=args))

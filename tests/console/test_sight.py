@@ -133,15 +133,19 @@ def test_an_organisation_admin_sees_no_token_of_another_organisation(cast: Cast)
     assert token.revoked_at is None
 
 
-@pytest.mark.parametrize("who", ["org_admin", "viewer"])
-def test_people_are_managed_by_superusers_only(cast: Cast, who: str) -> None:
-    for name in (
-        "admin:governance_user_changelist",
-        "admin:auth_group_changelist",
-        "admin:governance_user_add",
-    ):
-        assert cast.client(who).get(reverse(name)).status_code == 403
-        assert cast.client("owner").get(reverse(name)).status_code == 200
+PEOPLE = (
+    "admin:governance_user_changelist",
+    "admin:auth_group_changelist",
+    "admin:governance_org_changelist",
+    "admin:governance_namespace_new",
+)
+MAKING = ("admin:governance_user_new", "admin:governance_org_new")
+
+
+@pytest.mark.parametrize("name", [*PEOPLE, *MAKING])
+def test_people_are_seen_by_admins_and_made_by_superusers(cast: Cast, name: str) -> None:
+    found = {who for who in EVERYBODY if cast.client(who).get(reverse(name)).status_code == 200}
+    assert found == ({"owner", "org_admin"} if name in PEOPLE else {"owner"})
 
 
 def test_nothing_governed_has_a_form_of_djangos_own(cast: Cast) -> None:

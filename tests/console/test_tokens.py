@@ -12,7 +12,7 @@ from governance import pipeline
 from governance.models import AuditEvent, Token
 from governance.tenancy import Credentials
 from loomsite.ops import Door
-from tests.console.conftest import Cast
+from tests.console.conftest import PASSWORD, Cast
 
 TEXT = re.compile(r"loom_[a-z0-9]{12}_[A-Za-z0-9_-]{43}")
 
@@ -23,7 +23,7 @@ def form_of(client: Client, cast: Cast, **changes: object) -> dict[str, object]:
     return {
         "form": page.context["form_id"], "label": "build box", "org": cast.org.pk, "principal": "writer",
         "role": "writer", "namespaces": "deploy", "default_namespace": "deploy",
-        "source_class": "local_tool_output", "acts_for": "agent", **changes,
+        "source_class": "local_tool_output", "acts_for": "agent", "password": PASSWORD, **changes,
     }  # fmt: skip
 
 
