@@ -91,7 +91,22 @@ def site() -> Iterator[Site]:
             owner = json.loads(bare.python("manage.py", "bootstrap").strip().splitlines()[-1])
             yield Site(bare.home, bare.database_url, owner["token"], environment)
         finally:
-            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+            _drop(admin, name)
+
+
+def _drop(admin: psycopg.Connection, name: str) -> None:
+    """Drop the database; say so if it has to stay.
+
+    Not WITH (FORCE): that may not end an autovacuum worker, which belongs to the superuser, while the plain
+    statement sends it away. Backends of the servers that just ended may take a moment to go.
+    """
+    for _ in range(5):
+        try:
+            admin.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
+            return
+        except psycopg.errors.ObjectInUse:
+            time.sleep(1)
+    print(f"the database {name} is still in use and stays: drop it by hand")
 
 
 def granian(port: int, threads: int = 8) -> list[str]:
