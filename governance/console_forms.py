@@ -120,7 +120,7 @@ class TokenForm(PasswordWhenRisky):
     namespaces = forms.CharField(
         required=False,
         widget=forms.Textarea({"rows": 2}),
-        help_text="Separated by spaces or lines. Empty: every namespace that the user’s roles allow.",
+        help_text="One a line. Empty: every namespace that the user’s roles allow.",
     )
     default_namespace = forms.CharField(
         required=False, max_length=128, help_text="Used when a call names none."
@@ -163,7 +163,8 @@ class TokenForm(PasswordWhenRisky):
 
     def clean_namespaces(self) -> list[str] | None:
         """The names, each once; None for no narrowing."""
-        names = list(dict.fromkeys(self.cleaned_data["namespaces"].replace(",", " ").split()))
+        lines = (line.strip() for line in self.cleaned_data["namespaces"].splitlines())
+        names = list(dict.fromkeys(filter(None, lines)))
         for name in names:
             if len(name) > limits.IDENTITY_CHARS:
                 raise forms.ValidationError(

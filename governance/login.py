@@ -1,10 +1,10 @@
-"""The console's login form."""
+"""The console's login form, and the form for a new password."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.admin.forms import AdminAuthenticationForm
+from django.contrib.admin.forms import AdminAuthenticationForm, AdminPasswordChangeForm
 from django.core.exceptions import ValidationError
 
 from governance import throttle
@@ -26,3 +26,17 @@ class ThrottledLogin(AdminAuthenticationForm):
         data = super().clean()
         throttle.forget(key)
         return data
+
+
+class ThrottledPasswordChange(AdminPasswordChangeForm):
+    """Django's form; wrong tries at the old password count with those of every other password check."""
+
+    def clean_old_password(self) -> str:
+        """Count the attempt, then let Django judge it."""
+        key = throttle.key_of("confirm", str(self.user.pk))
+        wait = throttle.admit(key)
+        if wait:
+            raise ValidationError(f"Too many wrong passwords. Try again in {wait} seconds.", code="throttled")
+        old: str = super().clean_old_password()
+        throttle.forget(key)
+        return old

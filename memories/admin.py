@@ -137,8 +137,11 @@ class MemoryAdmin(PageAdmin):
         }
         rows = console_selectors.matching(console_selectors.memory_rows(seen), asked["q"])
         if asked["namespace"]:
-            org, _, slug = asked["namespace"].replace("\x00", "").rpartition("/")
-            rows = rows.filter(namespace__slug=slug, **({"namespace__org__slug": org} if org else {}))
+            # A namespace's name may hold a slash, an organisation's does not.
+            place = asked["namespace"].replace("\x00", "")
+            org, _, slug = place.partition("/")
+            whole = Q(namespace__slug=place)
+            rows = rows.filter(whole | Q(namespace__org__slug=org, namespace__slug=slug))
         if asked["status"] in Status.values:
             rows = rows.filter(status=asked["status"])
         if asked["type"]:

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.contrib.admin import AdminSite
 from django.db import connection
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -111,3 +112,19 @@ class LoomAdminSite(AdminSite):
             return HttpResponseRedirect(reverse("admin:login"))
         self.login_form = ThrottledLogin
         return super().login(request, extra_context)
+
+    def password_change(  # type: ignore[override]
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponseBase:
+        """Django's page with wrong tries throttled. The change ends every other session of the person."""
+        from django.contrib.auth.views import PasswordChangeView
+
+        from governance.login import ThrottledPasswordChange
+
+        request.current_app = self.name
+        view = PasswordChangeView.as_view(
+            form_class=ThrottledPasswordChange,
+            success_url=reverse("admin:password_change_done", current_app=self.name),
+            extra_context={**self.each_context(request), **(extra_context or {})},
+        )
+        return view(request)
