@@ -56,42 +56,13 @@ def new_secret() -> tuple[str, str, bytes]:
     return prefix, f"loom_{prefix}_{secret}", hashlib.sha256(secret.encode()).digest()
 
 
-# Roles come from guardian's rows for the user and for the user's groups, in one scalar each.
+# Role and org-admin of a user `u` on namespace `n` of org `o`; the functions are in migration 0003.
 _STANDING = """
-  CASE WHEN u.is_superuser THEN 4 ELSE greatest(
-    coalesce((SELECT max(CASE p.codename WHEN 'admin' THEN 4 WHEN 'reviewer' THEN 3
-                              WHEN 'writer' THEN 2 WHEN 'viewer' THEN 1 ELSE 0 END)
-       FROM governance_namespaceuserpermission x JOIN auth_permission p ON p.id = x.permission_id
-       WHERE x.content_object_id = n.id AND x.user_id = u.id), 0),
-    coalesce((SELECT max(CASE p.codename WHEN 'admin' THEN 4 WHEN 'reviewer' THEN 3
-                              WHEN 'writer' THEN 2 WHEN 'viewer' THEN 1 ELSE 0 END)
-       FROM governance_namespacegrouppermission x JOIN auth_permission p ON p.id = x.permission_id
-       JOIN governance_user_groups g ON g.group_id = x.group_id
-       WHERE x.content_object_id = n.id AND g.user_id = u.id), 0)) END AS role,
-  u.is_superuser
-    OR EXISTS (SELECT FROM governance_orguserpermission x JOIN auth_permission p ON p.id = x.permission_id
-               WHERE x.content_object_id = o.id AND x.user_id = u.id AND p.codename = 'admin_org')
-    OR EXISTS (SELECT FROM governance_orggrouppermission x JOIN auth_permission p ON p.id = x.permission_id
-               JOIN governance_user_groups g ON g.group_id = x.group_id
-               WHERE x.content_object_id = o.id AND g.user_id = u.id AND p.codename = 'admin_org')
-    AS org_admin
+  CASE WHEN u.is_superuser THEN 4 ELSE loom_role(u.id, n.id) END AS role,
+  u.is_superuser OR loom_org_admin(u.id, o.id) AS org_admin
 """
-_BY_TOKEN = f"""
-SELECT t.secret_sha256, t.revoked_at IS NOT NULL OR coalesce(t.expires_at <= statement_timestamp(), false)
-         OR NOT u.is_active AS dead,
-       t.id, t.namespaces, t.default_namespace, t.role AS ceiling, t.agent, t.user_id, t.source_class,
-       t.acts_for, t.may_create_namespaces, u.id, u.username, o.id, o.slug, n.id, n.slug, {_STANDING}
-FROM governance_token t
-JOIN governance_user u ON u.id = t.principal_id
-JOIN governance_org o ON o.id = t.org_id
-LEFT JOIN governance_namespace n ON n.org_id = o.id AND n.slug = coalesce(
-  %(namespace)s,
-  CASE WHEN t.namespaces IS NULL OR t.default_namespace = ANY(t.namespaces)
-       THEN nullif(t.default_namespace, '') END,
-  CASE WHEN cardinality(t.namespaces) = 1 THEN t.namespaces[1] END)
-WHERE t.prefix = %(prefix)s
-"""  # noqa: S608 - a constant fragment
-_BY_USER = f"""
+_STANDING_BY_PREFIX = "SELECT * FROM loom_token_standing(%s, %s)"
+_STANDING_BY_USER = f"""
 SELECT u.id, u.username, o.id, o.slug, n.id, {_STANDING}
 FROM governance_user u
 JOIN governance_org o ON o.slug = %(org)s
@@ -131,7 +102,7 @@ def _token_standing(credentials: Credentials, namespace: str | None) -> Standing
         raise _bad_token()
     prefix, secret = match.groups()
     with connection.cursor() as cursor:
-        cursor.execute(_BY_TOKEN, {"prefix": prefix, "namespace": namespace})
+        cursor.execute(_STANDING_BY_PREFIX, [prefix, namespace])
         row = cursor.fetchone()
     digest = hashlib.sha256(secret.encode()).digest()
     # An unknown prefix costs the same comparison as a wrong secret.
@@ -166,7 +137,7 @@ def _user_standing(credentials: Credentials, org: str, namespace: str | None, ce
     default = LOCAL_NAMESPACE if local else ""
     with connection.cursor() as cursor:
         cursor.execute(
-            _BY_USER, {"org": org, "namespace": namespace or default, "user_id": credentials.user_id}
+            _STANDING_BY_USER, {"org": org, "namespace": namespace or default, "user_id": credentials.user_id}
         )
         row = cursor.fetchone()
     if not row:
