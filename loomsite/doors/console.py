@@ -36,6 +36,10 @@ class LoomAdminSite(AdminSite):
     login_template = "admin/loom/login.html"
     logout_template = "admin/loom/logged_out.html"
 
+    def admin_view(self, view: Any, cacheable: bool = False) -> Any:
+        """A page for people who logged in; none is kept by the browser for whoever uses it next."""
+        return super().admin_view(view)
+
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         """Django's frame, and the navigation. Without the list of apps, which no page here shows."""
         allowed = self.has_permission(request)

@@ -123,6 +123,7 @@ def respond(answer: Answer) -> HttpResponse:
     if answer.status == 401:
         response["WWW-Authenticate"] = 'Bearer realm="loomsite"'
     response["Cache-Control"] = "no-store"
+    response["X-Content-Type-Options"] = "nosniff"
     # Django would log each refusal as a warning; a fault of the server is logged where it happens.
     response._has_been_logged = True  # type: ignore[attr-defined]
     return response
