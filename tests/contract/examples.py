@@ -20,6 +20,9 @@ class Example:
     in_namespace: bool = True
     # Rows that one call of a write leaves in the audit when it succeeds.
     audited: int = 0
+    # The answer where the rows of `seed` are (202 for what goes to review), and where they are not.
+    at_home: int = 200
+    elsewhere: int = 200
 
 
 # `living`, `locked` and `gone` are keys of `seed`; JOB stands for its job's id.
@@ -30,12 +33,16 @@ EXAMPLES: dict[str, Example] = {
     "memory.get": Example("viewer", {"memory_key": "living"}),
     "memory.history": Example("viewer", {"memory_key": "living"}),
     "memory.list": Example("viewer", {}),
-    "memory.lock": Example("writer", {"memory_key": "living", "reason": "it stays"}, audited=1),
-    "memory.restore": Example("writer", {"memory_key": "gone"}, audited=1),
+    "memory.lock": Example(
+        "writer", {"memory_key": "living", "reason": "it stays"}, audited=1, elsewhere=404
+    ),
+    "memory.restore": Example("writer", {"memory_key": "gone"}, audited=1, elsewhere=404),
     "memory.search": Example("viewer", {"query": "living"}),
     "memory.set": Example("writer", {"memory_key": "living", "value": "another"}, audited=1),
     "memory.set_many": Example("writer", {"items": [{"memory_key": "fresh", "value": 1}]}, audited=1),
-    "memory.unlock": Example("admin", {"memory_key": "locked", "reason": "it may go"}, audited=1),
+    "memory.unlock": Example(
+        "admin", {"memory_key": "locked", "reason": "it may go"}, audited=1, elsewhere=404
+    ),
     "memory.update": Example("writer", {"memory_key": "living", "value": "another"}, audited=1),
     "namespace.list": Example("viewer", {}, in_namespace=False),
     "ops.capabilities": Example("viewer", {}, in_namespace=False),
