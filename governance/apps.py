@@ -50,3 +50,5 @@ def _bound(using: str, **_: Any) -> None:
     with connection.cursor() as cursor:
         for setting, value in defaults.items():
             cursor.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {name} SET {setting} = {value}")
+            # This session began before the default and was freed of it for the migrations.
+            cursor.execute(f"SET {setting} = {value}")

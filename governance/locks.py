@@ -48,13 +48,25 @@ class LockState:
         return {"mode": self.mode, "reason": self.reason, "until": iso(self.until), "holds": self.holds}
 
 
+def described(state: LockState) -> str:
+    """What guards a row, in words that follow its name."""
+    words = []
+    if state.mode != "none":
+        until = f"until {iso(state.until)}" if state.until else "until it is loosened"
+        words.append(f"is locked ({state.mode}, {until}): {state.reason}")
+    if state.holds:
+        words.append(
+            f"is under {state.holds} legal hold{'s' if state.holds > 1 else ''} (lock.list names them)"
+        )
+    return " and ".join(words)
+
+
 def locked(state: LockState, effect: Effect, op: str, memory_key: str, memory_id: int) -> OpError:
     """The 423 for an effect that the state refuses."""
-    until = f"until {iso(state.until)}" if state.until else "until it is loosened"
     return OpError(
         "LOCKED",
-        f"{memory_key} is locked ({state.mode}, {until}): {state.reason}. {op} would change its "
-        f"{_WORDS[effect]}. It can be loosened by {LOOSENED_BY}.",
+        f"{memory_key} {described(state)}. {op} would change its {_WORDS[effect]}. "
+        f"It can be loosened by {LOOSENED_BY}.",
         memory_key=memory_key,
         memory_id=str(memory_id),
         mode=state.mode,

@@ -163,9 +163,46 @@ class Lockable(models.Model):
     lock_until = models.DateTimeField(null=True, blank=True)
     locked_by = models.CharField(max_length=150, blank=True, default="")
     locked_at = models.DateTimeField(null=True, blank=True)
+    # How many holds stand beside the lock; the holds themselves are rows of `Hold`.
+    holds = models.PositiveSmallIntegerField(default=0, db_default=0)
 
     class Meta:
         abstract = True
+
+
+class Hold(models.Model):
+    """A legal hold on a governed row: no expiry, several beside each other, each released on its own."""
+
+    org = models.ForeignKey(Org, on_delete=models.PROTECT, related_name="holds")
+    namespace = models.ForeignKey(Namespace, on_delete=models.PROTECT, related_name="holds")
+    # The governed row, by the id that memories, facts and procedures draw from one sequence.
+    node_id = models.BigIntegerField()
+    target = models.CharField(max_length=600)
+    matter = models.CharField(max_length=256)
+    reason = models.TextField()
+    placed_by = models.CharField(max_length=150)
+    placed_at = models.DateTimeField(db_default=Now())
+    released_at = models.DateTimeField(null=True, blank=True)
+    released_by = models.CharField(max_length=150, blank=True, default="")
+    release_reason = models.TextField(blank=True, default="")
+
+    class Meta:
+        ordering: ClassVar = ["-placed_at", "-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["node_id", "matter"],
+                condition=Q(released_at__isnull=True),
+                name="one_open_hold_per_matter",
+            )
+        ]
+        indexes = [
+            models.Index(
+                fields=["namespace", "-placed_at"], name="hold_open", condition=Q(released_at__isnull=True)
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.target}: {self.matter}"
 
 
 class IdempotencyKey(models.Model):

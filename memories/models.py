@@ -69,6 +69,13 @@ class Memory(Lockable):
     source_trace = models.CharField(max_length=512, blank=True, default="")
     # True once governance (not its writer) retired the row: a save does not revive it.
     governed = models.BooleanField(default=False)
+    # True while a flagged text waits for a person: kept out of search and of context.pack.
+    held = models.BooleanField(default=False, db_default=False)
+    # The catalogue of patterns that the present content was screened with; blank for never.
+    screened_with = models.CharField(max_length=32, blank=True, default="", db_default="")
+    promoted_from = models.BigIntegerField(null=True, blank=True)
+    # Of a superseded memory: the key that stands in its place.
+    canonical_key = models.CharField(max_length=512, blank=True, default="", db_default="")
     created_at = models.DateTimeField(db_default=Now())
     updated_at = models.DateTimeField(db_default=Now())
     # Length in terms; NULL while the row has no postings.
@@ -102,6 +109,8 @@ class Memory(Lockable):
                 fields=["namespace", "lock_mode"], name="memory_locked", condition=~Q(lock_mode="none")
             ),
             models.Index(fields=["namespace", "memory_key"], name="memory_pinned", condition=Q(pinned=True)),
+            models.Index(fields=["namespace", "-updated_at"], name="memory_held", condition=Q(held=True)),
+            models.Index(fields=["screened_with", "id"], name="memory_screened"),
             GinIndex(fields=["tags"], name="memory_tags"),
         ]
 
@@ -150,6 +159,29 @@ class MemoryVersion(models.Model):
 
     def __str__(self) -> str:
         return f"{self.memory_id} v{self.version}"
+
+
+class Flag(models.Model):
+    """A pattern found in a memory's present content, until a person has acknowledged it for this content."""
+
+    memory = models.ForeignKey(Memory, on_delete=models.CASCADE, related_name="flags")
+    pattern = models.CharField(max_length=64)
+    # Start and end of each match, in characters of the screened text.
+    spans = models.JSONField(default=list)
+    content_sha256 = models.CharField(max_length=64)
+    catalogue = models.CharField(max_length=32)
+    found_at = models.DateTimeField(db_default=Now())
+    acknowledged_by = models.CharField(max_length=150, blank=True, default="")
+    acknowledged_at = models.DateTimeField(null=True, blank=True)
+    acknowledge_reason = models.TextField(blank=True, default="")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["memory", "pattern"], name="one_flag_per_pattern"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.memory_id} {self.pattern}"
 
 
 class Posting(models.Model):
@@ -206,3 +238,63 @@ class Embedding(models.Model):
 
     def __str__(self) -> str:
         return f"{self.memory_id} {self.embedder}"
+
+
+class RawSession(models.Model):
+    """A conversation in the raw archive: how many turns it has, and its share of the search statistics."""
+
+    namespace = models.ForeignKey(Namespace, on_delete=models.PROTECT, related_name="raw_sessions")
+    session_id = models.CharField(max_length=128)
+    agent = models.CharField(max_length=128, default="-")
+    user_id = models.CharField(max_length=128, default="-")
+    turns = models.BigIntegerField(default=0)
+    terms = models.BigIntegerField(default=0)
+    first_at = models.DateTimeField()
+    last_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["namespace", "session_id", "agent", "user_id"], name="raw_session_of_writer"
+            )
+        ]
+        indexes = [models.Index(fields=["namespace", "-last_at", "-id"], name="raw_session_newest")]
+
+    def __str__(self) -> str:
+        return self.session_id
+
+
+class RawTurn(models.Model):
+    """One turn of a conversation, as it was said. Append-only by trigger; no op deletes it."""
+
+    session = models.ForeignKey(RawSession, on_delete=models.PROTECT, related_name="turn_rows")
+    namespace = models.ForeignKey(Namespace, on_delete=models.PROTECT, db_index=False)
+    seq = models.BigIntegerField()
+    role = models.CharField(max_length=64)
+    content = models.TextField()
+    occurred_at = models.DateTimeField(null=True)
+    source_class = models.CharField(max_length=20)
+    principal = models.CharField(max_length=150)
+    token_prefix = models.CharField(max_length=16, blank=True, default="")
+    doc_len = models.IntegerField()
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["session", "seq"], name="raw_turn_of_session")]
+
+    def __str__(self) -> str:
+        return f"{self.session_id}#{self.seq}"
+
+
+class RawPosting(models.Model):
+    """One term of one raw turn."""
+
+    pk = models.CompositePrimaryKey("namespace_id", "term", "turn_id")
+    namespace = models.ForeignKey(Namespace, on_delete=models.CASCADE, db_index=False)
+    term = models.CharField(max_length=80)
+    turn = models.ForeignKey(RawTurn, on_delete=models.CASCADE, db_index=False)
+    tf = models.IntegerField()
+    doc_len = models.IntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.term} x{self.tf}"

@@ -105,7 +105,8 @@ def _prepare(ctx: Context, request: SearchRequest, namespaces: list[int]) -> _Qu
         where = where.replace("%s", f"%(scope{i})s", 1)
         names[f"scope{i}"] = value
     statuses = list(request.include_status) or [Status.ACTIVE]
-    parts = [where, SERVED if statuses == [Status.ACTIVE] else f"{STATUS} = ANY(%(statuses)s)"]
+    # What waits for a person's eyes is not read back into prompts.
+    parts = [where, "NOT m.held", SERVED if statuses == [Status.ACTIVE] else f"{STATUS} = ANY(%(statuses)s)"]
     names["statuses"] = [str(status) for status in statuses]
     for clause, name, value in (
         ("m.tags && %(tags)s::varchar[]", "tags", list(request.tags) if request.tags is not None else None),

@@ -17,12 +17,12 @@ from loomsite.ops.text import clean
 from memories.models import Status
 
 IN_FORCE = "(m.lock_mode <> 'none' AND (m.lock_until IS NULL OR m.lock_until > statement_timestamp()))"
-NOT_OVERDUE = f"(m.expires_at IS NULL OR m.expires_at > statement_timestamp() OR {IN_FORCE})"
+NOT_OVERDUE = f"(m.expires_at IS NULL OR m.expires_at > statement_timestamp() OR {IN_FORCE} OR m.holds > 0)"
 SERVED = f"m.status = 'active' AND {NOT_OVERDUE}"
 # What is overdue has ended for whoever reads, whether or not the sweep came by.
 STATUS = f"""CASE WHEN m.status <> 'active' OR {NOT_OVERDUE} THEN m.status
   WHEN m.on_expire = 'stale' THEN 'stale' ELSE 'deleted' END"""
-_LOCK = f"""CASE WHEN {IN_FORCE} THEN m.lock_mode END, m.lock_reason, m.lock_until"""
+_LOCK = f"""CASE WHEN {IN_FORCE} THEN m.lock_mode END, m.lock_reason, m.lock_until, m.holds, m.held"""
 _SHOWN = f"""m.id, m.memory_key, m.agent, m.user_id, m.session_id, m.value, m.content_sha256, m.memory_type,
   m.tags, m.metadata, m.confidence, m.pinned, m.expires_at, {STATUS}, m.version, m.source_class,
   m.created_at, m.updated_at, {_LOCK}"""
@@ -117,10 +117,13 @@ def _shown(columns: Sequence[Any]) -> dict[str, Any]:
     (
         id_, key, agent, user_id, session_id, value, sha, memory_type, tags, metadata, confidence, pinned,
         expires_at, status, version, source_class, created_at, updated_at, lock_mode, lock_reason, lock_until,
+        holds, held,
     ) = columns  # fmt: skip
     lock = None
     if lock_mode:
-        lock = {"mode": lock_mode, "reason": lock_reason, "until": iso(lock_until), "holds": 0}
+        lock = {"mode": lock_mode, "reason": lock_reason, "until": iso(lock_until), "holds": holds}
+    elif holds:
+        lock = {"mode": "none", "reason": "", "until": None, "holds": holds}
     return {
         "memory_key": key,
         "memory_id": str(id_),
@@ -142,7 +145,23 @@ def _shown(columns: Sequence[Any]) -> dict[str, Any]:
         "created_at": iso(created_at),
         "updated_at": iso(updated_at),
         "lock": lock,
+        "held": held,
     }
+
+
+def canonical_key(ctx: Context, key: str) -> str | None:
+    """The key that stands in the place of a superseded one, or None."""
+    if ctx.namespace_id is None:
+        return None
+    where, params = scope(ctx)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT DISTINCT m.canonical_key FROM memories_memory m WHERE {where} AND m.memory_key = %s "  # noqa: S608
+            "AND m.status = 'superseded' AND m.canonical_key <> '' LIMIT 2",
+            [*params, key],
+        )
+        found = cursor.fetchall()
+    return found[0][0] if len(found) == 1 else None
 
 
 def memory_get_as_of(ctx: Context, key: str, as_of: datetime) -> dict[str, Any] | None:
@@ -157,7 +176,7 @@ def memory_get_as_of(ctx: Context, key: str, as_of: datetime) -> dict[str, Any] 
         cursor.execute(
             f"""SELECT m.id, m.memory_key, m.agent, m.user_id, m.session_id, v.value, v.content_sha256,
                   v.memory_type, v.tags, v.metadata, v.confidence, v.pinned, v.expires_at, v.status,
-                  v.version, v.source_class, m.created_at, v.at, NULL, NULL, NULL
+                  v.version, v.source_class, m.created_at, v.at, NULL, NULL, NULL, 0, m.held
                 FROM memories_memory m JOIN LATERAL (
                   SELECT * FROM memories_memoryversion v WHERE v.memory_id = m.id AND v.at <= %s
                   ORDER BY v.version DESC LIMIT 1) v ON true
@@ -324,3 +343,47 @@ def memory_history(
     ]
     following = encode_cursor(page[-1]["version"]) if len(versions) > limit else None
     return _shown(found.columns), page, following
+
+
+def lock_list(ctx: Context, limit: int, cursor: str | None) -> tuple[list[dict[str, Any]], str | None]:
+    """A page of memories with a lock or hold in force, the latest id first, and the next cursor."""
+    before = decode_cursor(cursor, int)[0] if cursor else None
+    if ctx.namespace_id is None:
+        return [], None
+    where, params = scope(ctx)
+    with connection.cursor() as db:
+        db.execute(
+            f"SELECT m.id, m.memory_key, m.agent, m.user_id, m.session_id, {STATUS}, {_LOCK}, m.locked_by, "  # noqa: S608
+            f"m.locked_at FROM memories_memory m WHERE {where} AND m.status <> 'redacted' "
+            f"AND ({IN_FORCE} OR m.holds > 0) AND (%s::bigint IS NULL OR m.id < %s) "
+            "ORDER BY m.id DESC LIMIT %s",
+            [*params, before, before, limit + 1],
+        )
+        rows = db.fetchall()
+        db.execute(
+            "SELECT node_id, matter, reason, placed_by, placed_at FROM governance_hold "
+            "WHERE node_id = ANY(%s) AND released_at IS NULL ORDER BY id",
+            [[row[0] for row in rows]],
+        )
+        holds: dict[int, list[dict[str, Any]]] = {}
+        for node_id, matter, reason, by, at in db.fetchall():
+            line = {"matter": matter, "reason": reason, "placed_by": by, "placed_at": iso(at)}
+            holds.setdefault(node_id, []).append(line)
+    page = [
+        {
+            "memory_key": row[1],
+            "memory_id": str(row[0]),
+            "agent": row[2],
+            "user_id": row[3],
+            "session_id": row[4],
+            "status": row[5],
+            "mode": row[6] or "none",
+            "reason": row[7] if row[6] else "",
+            "until": iso(row[8]) if row[6] else None,
+            "locked_by": row[11] if row[6] else "",
+            "locked_at": iso(row[12]) if row[6] else None,
+            "holds": holds.get(row[0], []),
+        }
+        for row in rows[:limit]
+    ]
+    return page, encode_cursor(rows[limit - 1][0]) if len(rows) > limit else None

@@ -23,10 +23,12 @@ from governance import services as governance
 from governance.clock import iso
 from governance.locks import RANK, LockState, compare, locked
 from governance.models import Namespace
+from governance.patterns import CATALOGUE_VERSION
 from loomsite.ops import AuditEntry, Context, Effect, OpError, invalid, not_found
 from memories.analysis import flatten, search_text, term_frequencies
 from memories.embedders import EmbedderUnavailable, get_embedder, is_zero
 from memories.models import OnExpire, Status
+from memories.screening import Spans, advise, screen, text_sha256, write_flags
 
 STRIPES = 16
 FILL_JOB = "embedding.fill"
@@ -107,11 +109,12 @@ def _ended(state: State) -> str:
 
 
 LOCK_IN_FORCE = "(m.lock_mode <> 'none' AND (m.lock_until IS NULL OR m.lock_until > clock_timestamp()))"
+GUARDED = f"({LOCK_IN_FORCE} OR m.holds > 0)"
 ROW = f"""m.id, m.memory_key, m.agent, m.user_id, m.session_id, m.version, m.value, m.content_sha256,
   m.memory_type, m.tags, m.metadata, m.confidence, m.pinned, m.expires_at, m.on_expire, m.status,
   m.source_class, m.source_trace, m.governed, m.pinned_by, m.doc_len, m.updated_at,
   CASE WHEN {LOCK_IN_FORCE} THEN m.lock_mode ELSE 'none' END, m.lock_reason, m.lock_until, m.locked_by,
-  m.locked_at, coalesce(m.expires_at <= clock_timestamp(), false) AND NOT {LOCK_IN_FORCE}"""
+  m.locked_at, m.holds, coalesce(m.expires_at <= clock_timestamp(), false) AND NOT {GUARDED}"""
 
 
 def row_from(columns: Sequence[Any]) -> Row:
@@ -119,11 +122,11 @@ def row_from(columns: Sequence[Any]) -> Row:
     (
         id_, key, agent, user_id, session_id, version, value, sha, memory_type, tags, metadata, confidence,
         pinned, expires_at, on_expire, status, source_class, source_trace, governed, pinned_by, doc_len,
-        updated_at, lock_mode, lock_reason, lock_until, locked_by, locked_at, overdue,
+        updated_at, lock_mode, lock_reason, lock_until, locked_by, locked_at, holds, overdue,
     ) = columns  # fmt: skip
-    lock = LockState()
+    lock = LockState(holds=holds)
     if lock_mode != "none":
-        lock = LockState(lock_mode, lock_reason, lock_until, locked_by, locked_at)
+        lock = LockState(lock_mode, lock_reason, lock_until, locked_by, locked_at, holds)
     state = State(
         value=None if value is None else json.loads(value),
         content_sha256=sha,
@@ -188,6 +191,7 @@ class Gateway:
         self._active: dict[int, bool] = {}
         self._flipped: set[int] = set()
         self._reindexed: set[int] = set()
+        self._flags: dict[int, tuple[str, Spans]] = {}
         self._embeddings: dict[int, tuple[np.ndarray[Any, Any] | None, str]] = {}
         self._docs = 0
         self._terms = 0
@@ -256,10 +260,12 @@ class Gateway:
     def write(self, row: Row | None, key: str, who: Identity, state: State, kind: str, **options: Any) -> Row:
         """Write `state` as the lineage's next version and return the new row; equal states change nothing.
 
+        Options: `promoted_from` of a new lineage; `reason`, `governed`, `canonical_key` of a next version.
+
         Raises OpError 423 when the row's lock refuses an effect of the change.
         """
         if row is None:
-            fresh = self._insert(key, who, state, kind)
+            fresh = self._insert(key, who, state, kind, **options)
             if fresh is not None:
                 return fresh
             # Another transaction made the lineage while we looked; the op judges it anew.
@@ -280,41 +286,59 @@ class Gateway:
             return row
         return self._update(row, replace(row.state, status=_ended(row.state)), "expire", reason="expired")
 
-    def _insert(self, key: str, who: Identity, state: State, kind: str) -> Row | None:
-        terms, counts, length = term_frequencies(search_text(key, state.value, state.tags))
+    def _insert(
+        self, key: str, who: Identity, state: State, kind: str, promoted_from: int | None = None
+    ) -> Row | None:
+        text = search_text(key, state.value, state.tags)
+        terms, counts, length = term_frequencies(text)
+        found = screen(text)
         pinned_by = self.ctx.caller.principal if state.pinned else ""
         with connection.cursor() as cursor:
             cursor.execute(
                 """INSERT INTO memories_memory (namespace_id, agent, user_id, session_id, memory_key, value,
                      content_sha256, memory_type, tags, metadata, confidence, pinned, pinned_by, expires_at,
                      on_expire, source_class, source_trace, governed, created_at, updated_at, doc_len, status,
-                     version, lock_mode, lock_reason, locked_by)
+                     promoted_from, held, screened_with, version, lock_mode, lock_reason, locked_by)
                    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, false,
-                     clock_timestamp(), clock_timestamp(), %s, %s, 1, 'none', '', '')
+                     clock_timestamp(), clock_timestamp(), %s, %s, %s, %s, %s, 1, 'none', '', '')
                    ON CONFLICT DO NOTHING RETURNING id, updated_at""",
                 [
                     self.namespace_id, who.agent, who.user_id, who.session_id, key, json.dumps(state.value),
                     state.content_sha256, state.memory_type, list(state.tags), state.metadata,
                     state.confidence, state.pinned, pinned_by, state.expires_at, state.on_expire,
-                    state.source_class, state.source_trace, length, state.status,
+                    state.source_class, state.source_trace, length, state.status, promoted_from,
+                    bool(found), CATALOGUE_VERSION,
                 ],
             )  # fmt: skip
-            found = cursor.fetchone()
-        if found is None:
+            made = cursor.fetchone()
+        if made is None:
             return None
-        row = Row(found[0], key, who, 1, state, LockState(), False, pinned_by, False, length, found[1])
+        row = Row(made[0], key, who, 1, state, LockState(), False, pinned_by, False, length, made[1])
+        self._flag(row, text, found)
         self._note(row, None, kind, "")
         self._postings[row.id] = (terms, counts, length)
         self._count(None, row)
         self._embed(row)
         return row
 
-    def _update(self, row: Row, state: State, kind: str, reason: str = "", governed: bool = False) -> Row:
+    def _update(
+        self,
+        row: Row,
+        state: State,
+        kind: str,
+        reason: str = "",
+        governed: bool = False,
+        canonical_key: str = "",
+    ) -> Row:
         old = row.state
         length = row.doc_len
         text_moved = (state.content_sha256, state.tags) != (old.content_sha256, old.tags)
+        held: bool | None = None
         if text_moved:
-            terms, counts, length = term_frequencies(search_text(row.key, state.value, state.tags))
+            text = search_text(row.key, state.value, state.tags)
+            terms, counts, length = term_frequencies(text)
+            found = screen(text)
+            held = bool(found)
         if state.pinned:
             pinned_by = row.pinned_by if old.pinned else self.ctx.caller.principal
         else:
@@ -324,13 +348,15 @@ class Gateway:
                 """UPDATE memories_memory SET value = %s, content_sha256 = %s, memory_type = %s, tags = %s,
                      metadata = %s, confidence = %s, pinned = %s, pinned_by = %s, expires_at = %s,
                      on_expire = %s, source_class = %s, source_trace = %s, status = %s, governed = %s,
-                     doc_len = %s, version = version + 1, updated_at = clock_timestamp()
+                     canonical_key = %s, doc_len = %s, held = coalesce(%s, held),
+                     screened_with = CASE WHEN %s THEN %s ELSE screened_with END, version = version + 1,
+                     updated_at = clock_timestamp()
                    WHERE id = %s RETURNING version, updated_at""",
                 [
                     json.dumps(state.value), state.content_sha256, state.memory_type, list(state.tags),
                     state.metadata, state.confidence, state.pinned, pinned_by, state.expires_at,
-                    state.on_expire, state.source_class, state.source_trace, state.status, governed, length,
-                    row.id,
+                    state.on_expire, state.source_class, state.source_trace, state.status, governed,
+                    canonical_key, length, held, text_moved, CATALOGUE_VERSION, row.id,
                 ],
             )  # fmt: skip
             version, updated_at = cursor.fetchone()
@@ -342,10 +368,16 @@ class Gateway:
         if text_moved:
             self._reindexed.add(row.id)
             self._postings[row.id] = (terms, counts, length or 0)
+            self._flag(row, text, found)
         self._count(row, fresh)
         if state.content_sha256 != old.content_sha256:
             self._embed(fresh)
         return fresh
+
+    def _flag(self, row: Row, text: str, found: Spans) -> None:
+        if found or row.id in self._reindexed:
+            self._flags[row.id] = (text_sha256(text), found)
+        advise(self.ctx, row.key, found)
 
     def _note(self, row: Row, before: Row | None, kind: str, reason: str) -> None:
         ctx, state = self.ctx, row.state
@@ -403,6 +435,8 @@ class Gateway:
                 )
             self._flush_postings(cursor)
             self._flush_embeddings(cursor)
+            if self._flags:
+                write_flags(cursor, self._flags)
             if self._docs or self._terms:
                 cursor.execute(
                     "INSERT INTO memories_corpusstripe AS s (namespace_id, stripe, docs, terms) "
@@ -774,15 +808,20 @@ def memory_lock(gate: Gateway, key: str, request: LockRequest) -> tuple[Row, boo
     row = gate.by_key(key, tuple(s for s in Status.values if s not in (Status.DELETED, Status.REDACTED)))
     if row is None:
         raise not_found(f"{key}: no such memory here; memory.list shows the keys.")
+    return lock_row(gate, row, request)
+
+
+def lock_row(gate: Gateway, row: Row, request: LockRequest) -> tuple[Row, bool]:
+    """`memory_lock` for a row that is locked already against others; (row, changed). OpError 403."""
     old = row.lock
     if old.mode != "none":
         by_mode, by_end = compare(request.mode, request.until, old.mode, old.until)
         if by_mode < 0 or by_end < 0:
             raise OpError(
                 "FORBIDDEN",
-                f"{key} is locked {old.mode} until {iso(old.until) or 'it is loosened'}; a lock is only "
+                f"{row.key} is locked {old.mode} until {iso(old.until) or 'it is loosened'}; a lock is only "
                 "tightened here. An admin of the namespace loosens it in the console under Locks.",
-                memory_key=key, mode=old.mode, reason=old.reason, until=iso(old.until),
+                memory_key=row.key, mode=old.mode, reason=old.reason, until=iso(old.until),
             )  # fmt: skip
         if by_mode == 0 and by_end == 0:
             return row, False
@@ -793,7 +832,9 @@ def memory_lock(gate: Gateway, key: str, request: LockRequest) -> tuple[Row, boo
             [request.mode, request.reason, request.until, gate.ctx.caller.principal, row.id],
         )
         locked_at = cursor.fetchone()[0]
-    state = LockState(request.mode, request.reason, request.until, gate.ctx.caller.principal, locked_at)
+    state = LockState(
+        request.mode, request.reason, request.until, gate.ctx.caller.principal, locked_at, old.holds
+    )
     _record_lock(gate, row, state, request.reason)
     return replace(row, lock=state), True
 
@@ -848,7 +889,7 @@ def expire_due(limit: int = 500) -> int:
     with connection.cursor() as cursor:
         cursor.execute(
             f"SELECT DISTINCT m.namespace_id FROM memories_memory m WHERE m.status = 'active' "  # noqa: S608
-            f"AND m.expires_at <= clock_timestamp() AND NOT {LOCK_IN_FORCE} LIMIT 1000"
+            f"AND m.expires_at <= clock_timestamp() AND NOT {GUARDED} LIMIT 1000"
         )
         namespace_ids = [row[0] for row in cursor.fetchall()]
     swept = 0
@@ -859,7 +900,7 @@ def expire_due(limit: int = 500) -> int:
             with connection.cursor() as cursor:
                 cursor.execute(
                     f"SELECT {ROW} FROM memories_memory m WHERE m.namespace_id = %s "  # noqa: S608
-                    f"AND m.status = 'active' AND m.expires_at <= clock_timestamp() AND NOT {LOCK_IN_FORCE} "
+                    f"AND m.status = 'active' AND m.expires_at <= clock_timestamp() AND NOT {GUARDED} "
                     "ORDER BY m.id LIMIT %s FOR UPDATE SKIP LOCKED",
                     [namespace.pk, limit],
                 )

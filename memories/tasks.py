@@ -7,13 +7,19 @@ from typing import Any
 from celery import shared_task
 
 from governance.jobs import JobRun, job
-from memories import embedding_fill, services
+from memories import embedding_fill, screening, services
 
 
 @shared_task(name="memories.expire_due")
 def expire_due() -> None:
     """Apply what has fallen due."""
     services.expire_due()
+
+
+@shared_task(name="memories.rescan")
+def rescan() -> None:
+    """Screen again what an older catalogue of patterns screened."""
+    screening.rescan()
 
 
 @job(services.FILL_JOB)

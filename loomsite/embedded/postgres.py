@@ -83,6 +83,15 @@ SETTINGS: dict[str, str] = {
     "password_encryption": "scram-sha-256",
 }
 # CREATE ROLE and CREATE DATABASE know no IF NOT EXISTS: psql's \\gexec runs what the query returns.
+# The role of the one erasure function; the app's role may not make roles itself.
+ERASER_SQL = f"""
+DO $$ BEGIN
+  IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'loom_eraser') THEN
+    CREATE ROLE loom_eraser NOLOGIN;
+  END IF;
+END $$;
+GRANT loom_eraser TO {ROLE};
+"""
 ROLE_SQL = r"""
 SELECT 'CREATE ROLE loom LOGIN CREATEDB'
  WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'loom') \gexec
@@ -400,7 +409,7 @@ class Postgres:
             self._replace_secret()
         quiet = "SET client_min_messages = error;\n"
         extension = quiet + "CREATE EXTENSION IF NOT EXISTS vector; ALTER EXTENSION vector UPDATE;\n"
-        self.psql(quiet + ROLE_SQL + f"ALTER ROLE {ROLE} PASSWORD {_literal(self.secret)};\n")
+        self.psql(quiet + ROLE_SQL + f"ALTER ROLE {ROLE} PASSWORD {_literal(self.secret)};\n" + ERASER_SQL)
         self.psql(extension, "template1")
         self.psql(quiet + DATABASE_SQL)
         self.psql(extension, DATABASE)

@@ -145,4 +145,5 @@ CELERY_BEAT_SCHEDULE = {
     "heartbeat": {"task": "governance.heartbeat", "schedule": 5.0},
     "sweep": {"task": "governance.sweep", "schedule": float(LOOM_SWEEP_S)},
     "expire": {"task": "memories.expire_due", "schedule": float(LOOM_SWEEP_S)},
+    "rescan": {"task": "memories.rescan", "schedule": float(LOOM_SWEEP_S)},
 }

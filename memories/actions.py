@@ -1,0 +1,496 @@
+"""Changes of many memories at once, or of their standing: pin, holds, apply, promote, consolidate, govern.
+
+All of them go through the write gateway (`memories.services.Gateway`). A dry run is the same code; the
+pipeline rolls it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from django.db import connection
+
+from governance import policy
+from governance.locks import locked
+from governance.tenancy import visible_namespaces
+from loomsite.ops import AuditEntry, Context, Effect, OpError, Role, invalid, not_found
+from memories.analysis import title
+from memories.erasure import redact
+from memories.models import Status
+from memories.screening import acknowledge
+from memories.selectors import memory_get, scope
+from memories.services import ROW, Gateway, Identity, LockRequest, Row, embed_all, lock_row, row_from
+
+LIVING = tuple(status for status in Status.values if status not in (Status.DELETED, Status.REDACTED))
+
+
+# Pins
+
+
+def memory_pin(gate: Gateway, key: str, pinned: bool) -> tuple[Row, bool]:
+    """Pin or unpin what the call's exact tuple holds; (row, changed)."""
+    who = Identity.of(gate.ctx)
+    row = gate.exact([(key, who)]).get((key, who)) if pinned else gate.by_key(key, (Status.ACTIVE,))
+    if row is None or not row.served:
+        raise not_found(
+            f"{key}: no such memory here under exactly this identity; memory.list shows the keys."
+        )
+    if row.state.pinned and row.pinned_by != gate.ctx.caller.principal and gate.ctx.role < Role.ADMIN:
+        raise OpError(
+            "FORBIDDEN",
+            f"{key} is pinned by {row.pinned_by}; whoever pinned it, or an admin in the console, unpins it.",
+            memory_key=key,
+            pinned_by=row.pinned_by,
+        )
+    fresh = gate.write(
+        row, row.key, row.identity, replace(row.state, pinned=pinned), "pin" if pinned else "unpin"
+    )
+    return fresh, fresh is not row
+
+
+# Holds
+
+
+def hold_add(gate: Gateway, key: str, matter: str, reason: str) -> tuple[Row, bool]:
+    """Put the memory under a legal hold for a matter; (row, changed). The same matter again is a no-op."""
+    row = gate.by_key(key, LIVING)
+    if row is None:
+        raise not_found(f"{key}: no such memory here; memory.list shows the keys.")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO governance_hold (org_id, namespace_id, node_id, target, matter, reason, placed_by, "
+            "placed_at, released_by, release_reason) "
+            "SELECT %s, %s, %s, %s, %s, %s, %s, clock_timestamp(), '', '' WHERE NOT EXISTS ("
+            "SELECT FROM governance_hold WHERE node_id = %s AND matter = %s AND released_at IS NULL)",
+            [
+                gate.ctx.caller.org_id, gate.namespace_id, row.id, row.key, matter, reason,
+                gate.ctx.caller.principal, row.id, matter,
+            ],
+        )  # fmt: skip
+        if cursor.rowcount == 0:
+            return row, False
+        cursor.execute("UPDATE memories_memory SET holds = holds + 1 WHERE id = %s", [row.id])
+    fresh = replace(row, lock=replace(row.lock, holds=row.lock.holds + 1))
+    _record_hold(gate, row, matter, reason, "placed")
+    return fresh, True
+
+
+def hold_release(gate: Gateway, key: str, matter: str, reason: str) -> tuple[Row, bool]:
+    """Release one hold; (row, changed). The pipeline has checked that an admin asks."""
+    row = gate.by_key(key, tuple(status for status in Status.values if status != Status.REDACTED))
+    if row is None:
+        raise not_found(f"{key}: no such memory here; memory.list shows the keys.")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE governance_hold SET released_at = clock_timestamp(), released_by = %s, "
+            "release_reason = %s WHERE node_id = %s AND matter = %s AND released_at IS NULL",
+            [gate.ctx.caller.principal, reason, row.id, matter],
+        )
+        if cursor.rowcount == 0:
+            return row, False
+        cursor.execute("SELECT set_config('loom.loosen', %s, true)", [str(row.id)])
+        cursor.execute("UPDATE memories_memory SET holds = holds - 1 WHERE id = %s", [row.id])
+        cursor.execute("SELECT set_config('loom.loosen', '', true)")
+    _record_hold(gate, row, matter, reason, "released")
+    return replace(row, lock=replace(row.lock, holds=row.lock.holds - 1)), True
+
+
+def _record_hold(gate: Gateway, row: Row, matter: str, reason: str, what: str) -> None:
+    gate.ctx.record(
+        AuditEntry(
+            target=row.key,
+            before_version=row.version,
+            after_version=row.version,
+            before_sha256=row.state.content_sha256,
+            after_sha256=row.state.content_sha256,
+            reason=reason,
+            detail={"memory_id": str(row.id), "matter": matter, "hold": what},
+        )
+    )
+
+
+# Apply
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What an apply or a clear is about: exactly one of keys, a filter, a search."""
+
+    keys: Sequence[str] | None = None
+    filter: dict[str, Any] | None = None
+    query: str | None = None
+    limit: int = 10_000
+
+
+def select(gate: Gateway, selection: Selection) -> list[Row]:
+    """The rows that a selection names, of exactly the call's identity fields, locked in id order.
+
+    Identity narrows as on reads: what the call leaves out means any that the token covers.
+    """
+    where, params = scope(gate.ctx)
+    parts = [where, "m.status = 'active'"]
+    if selection.keys is not None:
+        parts.append("m.memory_key = ANY(%s)")
+        params.append(list(selection.keys))
+    elif selection.query is not None:
+        parts.append("m.id = ANY(%s)")
+        params.append(_found(gate.ctx, selection.query, selection.limit))
+    else:
+        for clause, value in filter_clauses(selection.filter or {}):
+            parts.append(clause)
+            params.append(value)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT {ROW} FROM memories_memory m WHERE {' AND '.join(parts)} "  # noqa: S608
+            "ORDER BY m.id LIMIT %s FOR UPDATE",
+            [*params, selection.limit],
+        )
+        return [row for row in map(row_from, cursor.fetchall()) if row.served]
+
+
+def filter_clauses(given: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    """SQL over `m` for a selector's fields; every one that is given must hold."""
+    clauses = {
+        "memory_type": "m.memory_type = %s",
+        "tags_any": "m.tags && %s::varchar[]",
+        "tags_all": "m.tags @> %s::varchar[]",
+        "key_prefix": "starts_with(m.memory_key, %s)",
+        "created_before": "m.created_at < %s",
+        "created_after": "m.created_at >= %s",
+        "confidence_lte": "m.confidence <= %s",
+        "source_trace": "m.source_trace = %s",
+    }
+    for name, clause in clauses.items():
+        if given.get(name) is not None:
+            yield clause, given[name]
+
+
+def _found(ctx: Context, query: str, limit: int) -> list[int]:
+    from memories.search import SearchRequest, memory_search
+
+    hits = memory_search(ctx, SearchRequest(query=query, top_k=limit))
+    return [int(hit["memory_id"]) for hit in hits["results"]]
+
+
+@dataclass(frozen=True)
+class Application:
+    """One action of memory.apply with its block."""
+
+    action: str
+    expires_at: datetime | None = None
+    on_expire: str = "tombstone"
+    lock: LockRequest | None = None
+    tags: tuple[str, ...] = ()
+    tag_mode: str = "add"
+    confidence_factor: float | None = None
+    confidence_delta: float | None = None
+
+
+def memory_apply(gate: Gateway, rows: Sequence[Row], what: Application) -> list[dict[str, Any]]:
+    """Do one thing to many rows; a row that a lock refuses is told so and left, never an error."""
+    results = []
+    for row in rows:
+        line: dict[str, Any] = {"memory_key": row.key, "memory_id": str(row.id), "version": row.version}
+        try:
+            fresh = _apply_one(gate, row, what)
+        except OpError as error:
+            if error.code not in ("LOCKED", "FORBIDDEN", "MANAGED_KEY"):
+                raise
+            results.append({**line, "outcome": "refused", "why": error.message})
+            continue
+        results.append({**line, "version": fresh.version, "outcome": "applied", "why": None})
+    return results
+
+
+def _apply_one(gate: Gateway, row: Row, what: Application) -> Row:
+    state = row.state
+    if what.action == "lock":
+        assert what.lock is not None  # noqa: S101 - the schema requires the block
+        fresh, _ = lock_row(gate, row, what.lock)
+        return fresh
+    if what.action in ("delete", "clear"):
+        state = replace(state, status=Status.DELETED)
+    elif what.action == "expire":
+        state = replace(state, expires_at=what.expires_at, on_expire=what.on_expire)
+    elif what.action == "label":
+        state = replace(state, tags=_labelled(state.tags, what.tags, what.tag_mode))
+    else:
+        state = replace(state, confidence=_demoted(state.confidence, what))
+    return gate.write(row, row.key, row.identity, state, what.action, governed=what.action == "clear")
+
+
+def _labelled(have: tuple[str, ...], tags: tuple[str, ...], mode: str) -> tuple[str, ...]:
+    if mode == "replace":
+        return tags
+    if mode == "remove":
+        return tuple(tag for tag in have if tag not in tags)
+    return tuple(dict.fromkeys((*have, *tags)))
+
+
+def _demoted(confidence: float | None, what: Application) -> float:
+    """A memory that never said how sure it is counts as sure."""
+    base = 1.0 if confidence is None else confidence
+    if what.confidence_factor is not None:
+        base *= what.confidence_factor
+    else:
+        base += what.confidence_delta or 0.0
+    return round(min(1.0, max(0.0, base)), 9)
+
+
+# Promote and consolidate
+
+
+def memory_promote(gate: Gateway, key: str, target: Gateway) -> tuple[Row, Row, bool]:
+    """Share a private or session memory: (source, the lineage it now has as well, changed).
+
+    `target` writes into the namespace that was named; there the memory belongs to nobody in particular.
+    """
+    row = gate.by_key(key, (Status.ACTIVE,))
+    if row is None:
+        raise not_found(f"{key}: no such memory here; memory.list shows the keys.")
+    nobody = Identity()
+    if target.namespace_id == gate.namespace_id and row.identity == nobody:
+        return row, row, False
+    there = target.exact([(key, nobody)]).get((key, nobody))
+    if there is not None and there.served and there.state.content_sha256 == row.state.content_sha256:
+        return row, there, False
+    if there is not None:
+        raise OpError(
+            "VERSION_CONFLICT",
+            f"{key} stands there already with other content or has ended there; memory.set writes to it.",
+            memory_key=key,
+            memory_id=str(there.id),
+            status=there.status,
+            current_sha256=there.state.content_sha256 if there.served else None,
+        )
+    state = replace(row.state, pinned=False)
+    fresh = target.write(None, key, nobody, state, "promote", promoted_from=row.id)
+    return row, fresh, True
+
+
+def memory_consolidate(
+    gate: Gateway, keys: Sequence[str], into: str, write: Callable[[], Row]
+) -> tuple[Row, list[Row]]:
+    """Put one memory in the place of several: (the canonical one, the superseded sources).
+
+    `write` stores the value under `into` and returns its row. A locked source refuses the whole call.
+    """
+    sources = []
+    for key in dict.fromkeys(keys):
+        if key == into:
+            continue
+        row = gate.by_key(key, (Status.ACTIVE,))
+        if row is None:
+            raise not_found(f"{key}: no such memory here; memory.list shows the keys.")
+        sources.append(row)
+    canonical_row = write()
+    superseded = []
+    for row in sorted(sources, key=lambda row: row.id):
+        state = replace(row.state, status=Status.SUPERSEDED, pinned=False)
+        superseded.append(gate.write(row, row.key, row.identity, state, "consolidate", canonical_key=into))
+    return canonical_row, superseded
+
+
+def promotion_vectors(ctx: Context, key: str) -> dict[str, Any] | None:
+    """The vector of the memory that is about to be shared, computed before the transaction opens."""
+    found = memory_get(ctx, key)
+    return None if found is None else embed_all([(key, found["value"])])
+
+
+def elsewhere(ctx: Context, namespace: str) -> Context:
+    """The same call in another namespace that the caller may write. OpError 404."""
+    for row in visible_namespaces(ctx.caller):
+        if row["namespace"] == namespace and Role.of(row["role"]) >= Role.WRITER:
+            return replace(ctx, namespace=namespace, namespace_id=row["id"])
+    raise not_found(f"to: no namespace {namespace!r} that this caller may write; namespace.list shows yours.")
+
+
+def memory_redact(gate: Gateway, key: str) -> Row:
+    """Redact the memory that a key means, whatever its status. OpError 404, 409, 423."""
+    row = gate.by_key(key, tuple(status for status in Status.values if status != Status.REDACTED))
+    if row is None:
+        raise not_found(f"{key}: no such memory here; memory.list shows the keys.")
+    return redact(gate, row)
+
+
+# Govern
+
+ACTIONS = {
+    "delete": Status.DELETED,
+    "reject": Status.REJECTED,
+    "stale": Status.STALE,
+    "archive": Status.ARCHIVED,
+    "redact": Status.REDACTED,
+}
+# What a status may become. Restoring is apart: only a reviewer does it, in the console.
+TRANSITIONS: dict[str, frozenset[str]] = {
+    Status.ACTIVE: frozenset({"stale", "rejected", "archived", "deleted", "redacted"}),
+    Status.STALE: frozenset({"rejected", "archived", "deleted", "redacted"}),
+    Status.REJECTED: frozenset({"deleted", "redacted"}),
+    Status.ARCHIVED: frozenset({"deleted", "redacted"}),
+    Status.SUPERSEDED: frozenset({"deleted", "redacted"}),
+    Status.DELETED: frozenset({"redacted"}),
+    Status.REDACTED: frozenset(),
+}
+
+
+@dataclass(frozen=True)
+class GovernRequest:
+    """A governed action as asked; `ids` are distinct and in ascending order."""
+
+    ids: Sequence[int]
+    action: str
+    reason: str
+    dry_run: bool
+    expected_versions: dict[int, int] | None
+    confirmed: bool
+    pattern: str | None = None
+    actor: str = ""
+
+
+def memory_govern(gate: Gateway, request: GovernRequest) -> dict[str, Any]:
+    """Judge and, unless it is a dry run, do one governed action on exactly these rows: all or nothing."""
+    if not request.dry_run:
+        _require_confirmation(request)
+    rows = _named(gate, request.ids)
+    shown = [_judged(gate, row, request) for row in rows]
+    if not request.dry_run:
+        _refuse(request, rows, shown)
+        policy.require_direct(gate.ctx, f"govern.{request.action}", len(rows))
+    for row, line in zip(rows, shown, strict=True):
+        if line["refused"] or line["new_status"] == line["previous_status"] and request.pattern is None:
+            continue
+        fresh = _governed(gate, row, request)
+        if not request.dry_run:
+            line["version"] = fresh.version
+    return {
+        "action": request.action,
+        "reason": request.reason or None,
+        "dry_run": request.dry_run,
+        "affected": shown,
+        "expected_versions": {str(row.id): row.version for row in rows},
+        "state": "previewed" if request.dry_run else "applied",
+    }
+
+
+def _require_confirmation(request: GovernRequest) -> None:
+    if not request.confirmed:
+        raise OpError(
+            "CONFIRM_REQUIRED",
+            "confirm_destructive: a real run needs it to be true. Run it with dry_run first; that answers "
+            "the expected_versions too.",
+        )
+    if not request.reason:
+        raise invalid("reason", "a real run needs one that is not blank.", "missing")
+    given = set(request.expected_versions or {})
+    missing, extra = sorted(set(request.ids) - given), sorted(given - set(request.ids))
+    if missing or extra:
+        raise OpError(
+            "EXPECTED_VERSIONS",
+            "expected_versions must name exactly the ids: "
+            + "; ".join(
+                f"{word} {', '.join(map(str, ids[:20]))}"
+                for word, ids in (("missing", missing), ("not among the ids", extra))
+                if ids
+            )
+            + ". A dry run answers it ready to use.",
+            missing=[str(id_) for id_ in missing],
+            extra=[str(id_) for id_ in extra],
+        )
+
+
+def _named(gate: Gateway, ids: Sequence[int]) -> list[Row]:
+    """The rows with these ids, locked in id order. OpError 404 naming those that the caller does not see."""
+    where, params = scope(gate.ctx)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT {ROW} FROM memories_memory m WHERE {where} AND m.id = ANY(%s) ORDER BY m.id FOR UPDATE",  # noqa: S608
+            [*params, list(ids)],
+        )
+        rows = [row_from(columns) for columns in cursor.fetchall()]
+    unknown = sorted(set(ids) - {row.id for row in rows})
+    if unknown:
+        raise OpError(
+            "NOT_FOUND",
+            f"ids: not in this project: {', '.join(map(str, unknown[:20]))}; memory.list shows the ids.",
+            unknown=[str(id_) for id_ in unknown],
+        )
+    return rows
+
+
+def _judged(gate: Gateway, row: Row, request: GovernRequest) -> dict[str, Any]:
+    """What would become of a row, or why nothing."""
+    line: dict[str, Any] = {
+        "id": str(row.id),
+        "title": title(row.state.value, row.key),
+        "previous_status": row.status,
+        "new_status": row.status,
+        "version": row.version,
+        "lock": row.lock.shown(),
+        "refused": False,
+        "why": None,
+    }
+    if request.action == "acknowledge-pattern":
+        return line
+    wanted = ACTIONS[request.action]
+    if wanted == row.status:
+        return line
+    if wanted not in TRANSITIONS[row.status]:
+        line |= {"refused": True, "why": f"a {row.status} memory cannot become {wanted}"}
+    elif row.lock.refuses(Effect.EXISTENCE):
+        line |= {
+            "refused": True,
+            "why": locked(row.lock, Effect.EXISTENCE, gate.ctx.op.name, row.key, row.id).message,
+        }
+    else:
+        line["new_status"] = str(wanted)
+    return line
+
+
+def _refuse(request: GovernRequest, rows: Sequence[Row], shown: Sequence[dict[str, Any]]) -> None:
+    """All or nothing: what stands against any row refuses the call, naming every such row."""
+    expected = request.expected_versions or {}
+    conflicts = [
+        {"id": str(row.id), "expected": expected[row.id], "current": row.version}
+        for row in rows
+        if expected[row.id] != row.version
+    ]
+    if conflicts:
+        raise OpError(
+            "VERSION_CONFLICT",
+            f"{len(conflicts)} of {len(rows)} memories moved since the dry run; nothing was applied. "
+            "Run it dry again and look at them.",
+            conflicts=conflicts,
+        )
+    barred = [(row, line) for row, line in zip(rows, shown, strict=True) if line["refused"]]
+    held = [row for row, _ in barred if row.lock.refuses(Effect.EXISTENCE)]
+    if held:
+        raise OpError(
+            "LOCKED",
+            f"Locked, so nothing was applied: {', '.join(f'{row.key} ({row.id})' for row in held[:20])}. "
+            "An admin of the namespace loosens locks in the console.",
+            ids=[str(row.id) for row in held],
+            locks=[{"id": str(row.id), "memory_key": row.key, **(row.lock.shown() or {})} for row in held],
+            blocked={"op": "memory.govern", "effect": str(Effect.EXISTENCE)},
+        )
+    if barred:
+        raise OpError(
+            "INVALID_TRANSITION",
+            "; ".join(f"{row.key} ({row.id}): {line['why']}" for row, line in barred[:20]),
+            rows=[{"id": str(row.id), "status": row.status, "why": line["why"]} for row, line in barred],
+        )
+
+
+def _governed(gate: Gateway, row: Row, request: GovernRequest) -> Row:
+    if request.action == "acknowledge-pattern":
+        acknowledge(gate.ctx, row.id, row.key, request.pattern or "", request.reason)
+        return row
+    if request.action == "redact":
+        return redact(gate, row)
+    row = gate.materialize_expiry(row)
+    status = ACTIONS[request.action]
+    state = replace(row.state, status=status)
+    return gate.write(row, row.key, row.identity, state, request.action, governed=status != Status.STALE)

@@ -1,0 +1,30 @@
+"""Redaction: the content goes for good, from every version and every index; hashes and a marker stay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from django.db import connection
+
+from memories.models import Status
+from memories.services import Gateway, Row
+
+
+def redact(gate: Gateway, row: Row) -> Row:
+    """Redact a memory in the caller's transaction; the new row. OpError 423 when a lock or hold guards it.
+
+    The gateway writes the last version first, so that locks are judged and the audit says who and why; the
+    database's erasure function then blanks what stands in the rows.
+    """
+    row = gate.materialize_expiry(row)
+    state = replace(row.state, status=Status.REDACTED, pinned=False)
+    fresh = gate.write(row, row.key, row.identity, state, "redact", governed=True)
+    gate.flush()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT loom_erase_memory(%s)", [row.id])
+        # A stored answer may repeat what a write said of the memory; its caller gets a fresh one instead.
+        cursor.execute(
+            "DELETE FROM governance_idempotencykey WHERE org_id = %s AND answer::text LIKE %s",
+            [gate.ctx.caller.org_id, f'%"memory_id": "{row.id}"%'],
+        )
+    return fresh
