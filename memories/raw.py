@@ -69,7 +69,8 @@ def raw_append(
 
 def scope(ctx: Context, session_id: str | None) -> tuple[str, list[Any]]:
     """The sessions (`s`) that this call may see: the same rule as for memories."""
-    parts, params = ["s.namespace_id = %s"], [ctx.namespace_id]
+    parts = ["s.namespace_id = %s"]
+    params: list[Any] = [ctx.namespace_id]
     for column, asked, bound in (
         ("agent", ctx.agent, ctx.caller.bound_agent),
         ("user_id", ctx.user_id, ctx.caller.bound_user),
