@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,9 +70,12 @@ def build_cast() -> Cast:
 
 
 @pytest.fixture(autouse=True)
-def _no_embedder(settings: Any) -> None:
-    """Pages do not depend on vectors."""
+def _no_embedder(settings: Any) -> Iterator[None]:
+    """Pages do not depend on vectors. The process keeps its embedder, so it must forget this one too."""
     settings.LOOM_EMBEDDER = "none"
+    reset_embedder()
+    yield
+    reset_embedder()
 
 
 @pytest.fixture
