@@ -15,6 +15,7 @@ from governance.models import Namespace, Org, User
 from governance.pipeline import Answer
 from governance.tenancy import Credentials
 from loomsite.ops import Door, Role
+from memories.embedders import reset_embedder
 from memories.models import Memory
 
 PASSWORD = "a long console password"
