@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Group
 from django.urls import reverse
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
+from governance import administration
+from loomsite.ops import Role
 from memories.models import Memory
 from tests.console.conftest import PASSWORD, Cast, build_cast
 
@@ -75,7 +78,13 @@ class Visit:
 @pytest.fixture
 def cast_now(browser: Browser, transactional_db: None) -> Cast:
     """The cast, committed, so that the server's threads see it."""
-    return build_cast()
+    cast = build_cast()
+    # Something on every page: a group with a role, and a token that reaches the namespace.
+    group, _ = administration.group_create(org=cast.org, name="operators")
+    administration.group_member_set(group=group, account=cast.people["writer"], is_member=True)
+    administration.role_give(namespace=cast.deploy, member=group, role=Role.REVIEWER)
+    administration.token_issue(org=cast.org, principal=cast.people["writer"], label="pipeline")
+    return cast
 
 
 @pytest.fixture
@@ -121,7 +130,7 @@ def test_from_login_to_a_loosened_lock_and_a_checked_chain(
 
     page.get_by_role("link", name="Audit", exact=True).click()
     page.get_by_role("button", name="Verify the chain of acme").click()
-    expect(page.get_by_role("status")).to_contain_text("is whole: 4 rows")
+    expect(page.get_by_role("status")).to_contain_text("is whole: 8 rows")
 
 
 def test_times_are_local_with_utc_on_hover(visit: Visit, locked: Memory) -> None:
@@ -201,6 +210,8 @@ PAGES = (
     "admin:governance_auditevent_changelist", "admin:governance_namespace_changelist",
     "admin:governance_token_changelist", "admin:governance_token_new", "admin:governance_job_changelist",
     "admin:governance_user_changelist", "admin:governance_user_new", "admin:password_change",
+    "admin:governance_org_changelist", "admin:governance_org_new", "admin:governance_namespace_new",
+    "admin:auth_group_changelist",
 )  # fmt: skip
 
 
@@ -211,6 +222,14 @@ def addresses(cast: Cast, memory: Memory) -> list[str]:
         reverse("admin:memories_memory_change", args=[memory.pk]),
         reverse("admin:memories_memory_act", args=[memory.pk, "lock"]),
         reverse("admin:governance_namespace_change", args=[cast.deploy.pk]),
+        reverse("admin:governance_org_change", args=[cast.org.pk]),
+        reverse("admin:governance_user_change", args=[cast.people["writer"].pk]),
+        *(
+            reverse("admin:governance_user_act", args=[cast.people["writer"].pk, change])
+            for change in ("standing", "group", "deactivate")
+        ),
+        reverse("admin:governance_user_reset", args=[cast.people["writer"].pk]),
+        *(reverse("admin:auth_group_change", args=[pk]) for pk in Group.objects.values_list("pk", flat=True)),
     ]
 
 
