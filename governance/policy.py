@@ -58,6 +58,8 @@ REVIEWED = frozenset(
     }
 )  # fmt: skip
 APPLY_AT_ONCE = 25
+# Who decides in the console at once, where it is not an admin.
+DECIDED_BY = {"govern.acknowledge-pattern": Role.REVIEWER, "memory.restore governed": Role.REVIEWER}
 
 
 def require_direct(ctx: Context, action: str, rows: int) -> None:
@@ -68,13 +70,14 @@ def require_direct(ctx: Context, action: str, rows: int) -> None:
     bulk = action in ("apply.delete", "apply.expire") and rows > APPLY_AT_ONCE
     if action not in REVIEWED and not bulk:
         return
-    if ctx.caller.door == Door.CONSOLE and ctx.role >= Role.ADMIN:
+    needed = DECIDED_BY.get(action, Role.ADMIN)
+    if ctx.caller.door == Door.CONSOLE and ctx.role >= needed:
         return
     why = f"{rows} memories at once (more than {APPLY_AT_ONCE})" if bulk else action
     raise OpError(
         "FORBIDDEN",
-        f"{why} needs a person: nothing was changed. A dry run shows what would happen; an admin of the "
-        "namespace does it in the console.",
+        f"{why} needs a person: nothing was changed. A dry run shows what would happen; "
+        f"{'an admin' if needed == Role.ADMIN else 'a reviewer'} of the namespace does it in the console.",
         needs="review",
         action=action,
         rows=rows,
