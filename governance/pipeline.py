@@ -283,8 +283,8 @@ def _answer(ctx: Context, status: int, body: dict[str, Any]) -> Answer:
 
 
 def _audit_refusal(ctx: Context, error: OpError, data: OpInput) -> None:
-    """Refused destructive and locked calls are kept too, in a transaction of their own."""
-    if not policy.audits_refusal(ctx.op, error):
+    """Refused destructive and locked calls are kept too, in a transaction of their own; dry runs are not."""
+    if _is_dry_run(data) or not policy.audits_refusal(ctx.op, error):
         return
     target = str(getattr(data, "memory_key", "") or error.fields.get("memory_key", ""))
     detail = {"code": error.code}
