@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from governance import policy
 from governance.patterns import CATALOGUE
@@ -389,6 +389,9 @@ def _told(rows: list[dict[str, Any]], dry_run: bool) -> list[dict[str, Any]]:
         {Effect.VALUE, Effect.EXPIRY_EARLIER, Effect.EXPIRY_LATER, Effect.EXISTENCE, Effect.LOCK}
     ),
     destructive=True,
+    prepare=lambda ctx, data: (
+        actions.found_by(ctx, data.search.query, data.limit) if data.search is not None else None
+    ),
     summary="Do one thing to many memories: delete, expire, lock, label or demote.",
     text=AgentText(
         what="Does one action to each memory that is named, filtered or found. A dry run (the default) tells "
@@ -407,7 +410,7 @@ def memory_apply(ctx: Context, data: ApplyInput) -> dict[str, Any]:
     selection = Selection(
         keys=data.keys,
         filter=data.filter.model_dump(exclude_none=True) if data.filter else None,
-        query=data.search.query if data.search else None,
+        found=ctx.prepared,
         limit=data.limit or MAX_ROWS,
     )
     what = _application(gate, data)
@@ -473,7 +476,11 @@ class ClearInput(WriteInput):
 def memory_clear(ctx: Context, data: ClearInput) -> dict[str, Any]:
     """Retire what matches."""
     gate = Gateway(ctx)
-    rows = actions.select(gate, Selection(filter=data.filter.model_dump(exclude_none=True), limit=MAX_ROWS))
+    chosen = Selection(filter=data.filter.model_dump(exclude_none=True), limit=MAX_ROWS + 1)
+    rows = actions.select(gate, chosen)
+    if len(rows) > MAX_ROWS:
+        rows = rows[:MAX_ROWS]
+        ctx.advisories.append(f"filter: more than {MAX_ROWS} memories match; call again for the rest")
     if not data.dry_run:
         policy.require_direct(ctx, "memory.clear", len(rows))
     results = actions.memory_apply(gate, rows, Application("clear"))
@@ -599,10 +606,11 @@ def memory_consolidate(ctx: Context, data: ConsolidateInput) -> dict[str, Any]:
     gate = Gateway(ctx, ctx.prepared)
     who = services.Identity.of(ctx)
 
-    def store() -> Row:
-        row = gate.exact([(data.into, who)]).get((data.into, who))
+    def store(row: Row | None) -> Row:
+        if row is None:
+            row = gate.exact([(data.into, who)]).get((data.into, who))
         request = SetRequest(
-            key=data.into, who=who, value=data.value, given=frozenset({"value"}),
+            key=data.into, who=row.identity if row else who, value=data.value, given=frozenset({"value"}),
             source_class=capped_source(ctx, None),
         )  # fmt: skip
         return services.memory_set(gate, request, row)[1]
@@ -678,7 +686,7 @@ def _id(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError("must be a memory_id, as a string or a number")
     text = str(value).strip()
-    if not text.isascii() or not text.isdigit() or not 0 < int(text[:20]) < 2**63:
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and 0 < int(text) < 2**63):
         raise ValueError("must be a memory_id, as a string or a number")
     return int(text)
 
@@ -698,10 +706,8 @@ class GovernInput(WriteInput):
     actor: Annotated[str, Field(max_length=200)] | None = Field(
         None, description="A note on who asks; the real actor is the token's."
     )
-    namespace: Identity | None = Field(
-        None,
-        validation_alias=AliasChoices("namespace", "project"),
-        description="The namespace that the memories are in; `project` says the same.",
+    project: Identity | None = Field(
+        None, description="The namespace that is meant; `namespace` says the same."
     )
     dry_run: bool = Field(False, description="True: show what would happen, and the expected_versions.")
     expected_versions: Annotated[dict[str, Count], Field(max_length=MAX_ROWS)] | None = Field(
@@ -711,6 +717,14 @@ class GovernInput(WriteInput):
     acknowledge_pattern: Annotated[str, Field(max_length=64)] | None = Field(
         None, description="The pattern that was read, for acknowledge-pattern."
     )
+
+    @model_validator(mode="after")
+    def _one_namespace(self) -> GovernInput:
+        if self.project is not None:
+            if self.namespace not in (None, self.project):
+                raise ValueError("project: says another namespace than `namespace`; send one of them")
+            self.namespace = self.project
+        return self
 
     @model_validator(mode="after")
     def _pattern(self) -> GovernInput:

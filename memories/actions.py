@@ -20,8 +20,8 @@ from loomsite.ops import AuditEntry, Context, Effect, OpError, Role, invalid, no
 from memories.analysis import title
 from memories.erasure import redact
 from memories.models import Status
-from memories.screening import acknowledge
-from memories.selectors import memory_get, scope
+from memories.screening import acknowledge, flags_of
+from memories.selectors import SERVED, memory_get, scope
 from memories.services import ROW, Gateway, Identity, LockRequest, Row, embed_all, lock_row, row_from
 
 LIVING = tuple(status for status in Status.values if status not in (Status.DELETED, Status.REDACTED))
@@ -38,7 +38,8 @@ def memory_pin(gate: Gateway, key: str, pinned: bool) -> tuple[Row, bool]:
         raise not_found(
             f"{key}: no such memory here under exactly this identity; memory.list shows the keys."
         )
-    if row.state.pinned and row.pinned_by != gate.ctx.caller.principal and gate.ctx.role < Role.ADMIN:
+    others = row.state.pinned and row.pinned_by != gate.ctx.caller.principal
+    if others and not pinned and gate.ctx.role < Role.ADMIN:
         raise OpError(
             "FORBIDDEN",
             f"{key} is pinned by {row.pinned_by}; whoever pinned it, or an admin in the console, unpins it.",
@@ -117,11 +118,11 @@ def _record_hold(gate: Gateway, row: Row, matter: str, reason: str, what: str) -
 
 @dataclass(frozen=True)
 class Selection:
-    """What an apply or a clear is about: exactly one of keys, a filter, a search."""
+    """What an apply or a clear is about: exactly one of keys, a filter, the ids that a search found."""
 
     keys: Sequence[str] | None = None
     filter: dict[str, Any] | None = None
-    query: str | None = None
+    found: Sequence[int] | None = None
     limit: int = 10_000
 
 
@@ -130,14 +131,13 @@ def select(gate: Gateway, selection: Selection) -> list[Row]:
 
     Identity narrows as on reads: what the call leaves out means any that the token covers.
     """
-    where, params = scope(gate.ctx)
-    parts = [where, "m.status = 'active'"]
     if selection.keys is not None:
-        parts.append("m.memory_key = ANY(%s)")
-        params.append(list(selection.keys))
-    elif selection.query is not None:
-        parts.append("m.id = ANY(%s)")
-        params.append(_found(gate.ctx, selection.query, selection.limit))
+        return _by_keys(gate, selection.keys)
+    where, params = scope(gate.ctx)
+    parts = [where, SERVED]
+    if selection.found is not None:
+        parts.append("m.id = ANY(%s) AND NOT m.held")
+        params.append(list(selection.found))
     else:
         for clause, value in filter_clauses(selection.filter or {}):
             parts.append(clause)
@@ -148,7 +148,17 @@ def select(gate: Gateway, selection: Selection) -> list[Row]:
             "ORDER BY m.id LIMIT %s FOR UPDATE",
             [*params, selection.limit],
         )
+        # Judged again: the end of a row may have fallen between the statement's start and its lock.
         return [row for row in map(row_from, cursor.fetchall()) if row.served]
+
+
+def _by_keys(gate: Gateway, keys: Sequence[str]) -> list[Row]:
+    rows = [row for row in gate.by_keys(keys, (Status.ACTIVE,)).values() if row is not None]
+    missing = [key for key in dict.fromkeys(keys) if key not in {row.key for row in rows}]
+    if missing:
+        shown = ", ".join(missing[:20])
+        gate.ctx.advisories.append(f"keys: {len(missing)} not here: {shown}"[:1000])
+    return sorted(rows, key=lambda row: row.id)
 
 
 def filter_clauses(given: dict[str, Any]) -> Iterable[tuple[str, Any]]:
@@ -168,7 +178,8 @@ def filter_clauses(given: dict[str, Any]) -> Iterable[tuple[str, Any]]:
             yield clause, given[name]
 
 
-def _found(ctx: Context, query: str, limit: int) -> list[int]:
+def found_by(ctx: Context, query: str, limit: int) -> list[int]:
+    """The ids that a search finds, best first; asked before the transaction opens, for it embeds."""
     from memories.search import SearchRequest, memory_search
 
     hits = memory_search(ctx, SearchRequest(query=query, top_k=limit))
@@ -267,26 +278,25 @@ def memory_promote(gate: Gateway, key: str, target: Gateway) -> tuple[Row, Row, 
             current_sha256=there.state.content_sha256 if there.served else None,
         )
     state = replace(row.state, pinned=False)
+    target.note = {"namespace": target.ctx.namespace, "promoted_from": str(row.id)}
     fresh = target.write(None, key, nobody, state, "promote", promoted_from=row.id)
     return row, fresh, True
 
 
 def memory_consolidate(
-    gate: Gateway, keys: Sequence[str], into: str, write: Callable[[], Row]
+    gate: Gateway, keys: Sequence[str], into: str, write: Callable[[Row | None], Row]
 ) -> tuple[Row, list[Row]]:
     """Put one memory in the place of several: (the canonical one, the superseded sources).
 
-    `write` stores the value under `into` and returns its row. A locked source refuses the whole call.
+    `write` stores the value under `into`, in the source of that key when it is one, and returns its row. A
+    locked source refuses the whole call.
     """
-    sources = []
-    for key in dict.fromkeys(keys):
-        if key == into:
-            continue
-        row = gate.by_key(key, (Status.ACTIVE,))
-        if row is None:
-            raise not_found(f"{key}: no such memory here; memory.list shows the keys.")
-        sources.append(row)
-    canonical_row = write()
+    found = gate.by_keys(keys, (Status.ACTIVE,))
+    missing = [key for key in found if found[key] is None]
+    if missing:
+        raise not_found(f"{', '.join(missing)[:1000]}: no such memory here; memory.list shows the keys.")
+    sources = [row for key, row in found.items() if row is not None and key != into]
+    canonical_row = write(found.get(into))
     superseded = []
     for row in sorted(sources, key=lambda row: row.id):
         state = replace(row.state, status=Status.SUPERSEDED, pinned=False)
@@ -304,7 +314,7 @@ def elsewhere(ctx: Context, namespace: str) -> Context:
     """The same call in another namespace that the caller may write. OpError 404."""
     for row in visible_namespaces(ctx.caller):
         if row["namespace"] == namespace and Role.of(row["role"]) >= Role.WRITER:
-            return replace(ctx, namespace=namespace, namespace_id=row["id"])
+            return replace(ctx, namespace=namespace, namespace_id=row["id"], role=Role.of(row["role"]))
     raise not_found(f"to: no namespace {namespace!r} that this caller may write; namespace.list shows yours.")
 
 
@@ -356,7 +366,10 @@ def memory_govern(gate: Gateway, request: GovernRequest) -> dict[str, Any]:
     if not request.dry_run:
         _require_confirmation(request)
     rows = _named(gate, request.ids)
-    shown = [_judged(gate, row, request) for row in rows]
+    flags = flags_of([row.id for row in rows]) if request.pattern is not None else {}
+    shown = [_judged(gate, row, request, flags.get(row.id, [])) for row in rows]
+    if request.actor:
+        gate.note = {"actor": request.actor}
     if not request.dry_run:
         _refuse(request, rows, shown)
         policy.require_direct(gate.ctx, f"govern.{request.action}", len(rows))
@@ -421,7 +434,9 @@ def _named(gate: Gateway, ids: Sequence[int]) -> list[Row]:
     return rows
 
 
-def _judged(gate: Gateway, row: Row, request: GovernRequest) -> dict[str, Any]:
+def _judged(
+    gate: Gateway, row: Row, request: GovernRequest, flags: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
     """What would become of a row, or why nothing."""
     line: dict[str, Any] = {
         "id": str(row.id),
@@ -434,6 +449,8 @@ def _judged(gate: Gateway, row: Row, request: GovernRequest) -> dict[str, Any]:
         "why": None,
     }
     if request.action == "acknowledge-pattern":
+        if request.pattern not in {flag["pattern"] for flag in flags}:
+            line |= {"refused": True, "why": f"it is not flagged with {request.pattern}"}
         return line
     wanted = ACTIONS[request.action]
     if wanted == row.status:
@@ -486,7 +503,7 @@ def _refuse(request: GovernRequest, rows: Sequence[Row], shown: Sequence[dict[st
 
 def _governed(gate: Gateway, row: Row, request: GovernRequest) -> Row:
     if request.action == "acknowledge-pattern":
-        acknowledge(gate.ctx, row.id, row.key, request.pattern or "", request.reason)
+        acknowledge(gate.ctx, row.id, row.key, request.pattern or "", request.reason, gate.note)
         return row
     if request.action == "redact":
         return redact(gate, row)

@@ -22,9 +22,11 @@ def redact(gate: Gateway, row: Row) -> Row:
     gate.flush()
     with connection.cursor() as cursor:
         cursor.execute("SELECT loom_erase_memory(%s)", [row.id])
-        # A stored answer may repeat what a write said of the memory; its caller gets a fresh one instead.
+        # A stored answer may repeat the text. The claim stays, so that a repeated call does not store the
+        # text anew, and says that its answer was erased.
         cursor.execute(
-            "DELETE FROM governance_idempotencykey WHERE org_id = %s AND answer::text LIKE %s",
-            [gate.ctx.caller.org_id, f'%"memory_id": "{row.id}"%'],
+            "UPDATE governance_idempotencykey SET status = NULL, answer = NULL "
+            "WHERE org_id = %s AND answer @? %s::jsonpath",
+            [gate.ctx.caller.org_id, f'$.** ? (@.memory_id == "{row.id}" || @.id == "{row.id}")'],
         )
     return fresh

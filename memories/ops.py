@@ -349,8 +349,7 @@ def memory_get(ctx: Context, data: GetInput) -> dict[str, Any]:
     else:
         found = selectors.memory_get(ctx, data.memory_key)
         if found is None and data.follow:
-            canonical = selectors.canonical_key(ctx, data.memory_key)
-            found = selectors.memory_get(ctx, canonical) if canonical else None
+            found = selectors.memory_get_canonical(ctx, data.memory_key)
     if found is None:
         return {"found": False}
     body: dict[str, Any] = {"found": True, "unchanged": False, **found}
@@ -644,7 +643,7 @@ class RestoreOutput(OpOutput):
 
     memory_key: str
     memory_id: str
-    restored: bool = Field(description="False when it was not deleted.")
+    restored: bool = Field(description="False when it had not ended.")
     version: int
     status: str
 
@@ -660,8 +659,8 @@ class RestoreOutput(OpOutput):
     summary="Bring a deleted memory back.",
     text=AgentText(
         what="Undoes a delete or an expiry as a new version; an expiry that has passed is taken off. 404: "
-        "nothing deleted stands under the key, or the 14 days are over. 403: a review deleted it, and a "
-        "reviewer restores it. Undo: memory.delete.",
+        "nothing deleted stands under the key, or the 14 days are over. 403: governance retired it, and a "
+        "reviewer restores it in the console, to the status before. 423 LOCKED. Undo: memory.delete.",
         when='"Bring it back", "that should not have been deleted".',
         when_not="To get an old value of a living memory (memory.history, then memory.set).",
         args="memory_key; agent, user_id or session_id where several hold the key.",

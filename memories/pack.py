@@ -66,7 +66,15 @@ def tokens(text: str) -> int:
 def line(item: Item) -> str:
     """The item as one quoted line."""
     text = item.text if len(item.text) <= ITEM_CHARS else item.text[: ITEM_CHARS - 1] + "…"
-    return f"- {json.dumps(text, ensure_ascii=False)} [{item.source}]"
+    return f"- {_quoted(text)} [{_quoted(item.source)}]"
+
+
+# Line breaks that JSON leaves as they are.
+_BREAKS = {code: f"\\u{code:04x}" for code in (0x7F, *range(0x80, 0xA0), 0x2028, 0x2029)}
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).translate(_BREAKS)
 
 
 def build(ctx: Context, wanted: Wanted, budget: int) -> dict[str, Any]:
@@ -79,13 +87,14 @@ def build(ctx: Context, wanted: Wanted, budget: int) -> dict[str, Any]:
         lines: list[str] = []
         items: list[dict[str, Any]] = []
         for item in section_of(ctx, wanted):
-            if item.source in seen:
+            # The same key may stand under several identities.
+            if (item.memory_id or item.source) in seen:
                 continue
             text = line(item)
             if used + cost + tokens(text + "\n") > budget:
                 omitted += 1
                 continue
-            seen.add(item.source)
+            seen.add(item.memory_id or item.source)
             cost += tokens(text + "\n")
             lines.append(text)
             items.append({"source": item.source, "memory_id": item.memory_id or None})
@@ -101,7 +110,7 @@ def build(ctx: Context, wanted: Wanted, budget: int) -> dict[str, Any]:
 
 @section("Profile", order=10)
 def _profile(ctx: Context, wanted: Wanted) -> Iterator[Item]:
-    """Pinned memories and those of the type `profile`, the latest first."""
+    """Memories of the type `profile`, the latest first."""
     page, _ = selectors.memory_list(
         ctx, prefix=None, tags_any=None, memory_type="profile", status="active", order="updated", limit=50,
         cursor=None, include_values=True,

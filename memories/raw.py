@@ -15,7 +15,7 @@ from governance.clock import iso
 from loomsite.ops import AuditEntry, Context
 from memories import ranking
 from memories.analysis import excerpt, query_terms, term_frequencies
-from memories.selectors import decode_cursor, encode_cursor
+from memories.selectors import decode_cursor, encode_cursor, instant
 
 CONTENT_SHOWN = 2048
 
@@ -158,12 +158,15 @@ def raw_list_sessions(
 
     A session that gets a turn between two pages moves to the front and is not met again behind.
     """
-    place = decode_cursor(cursor, str, int) if cursor else None
+    place = None
+    if cursor:
+        at, id_ = decode_cursor(cursor, str, int)
+        place = (instant(at), id_)
     if ctx.namespace_id is None:
         return [], None
     where, params = scope(ctx, None)
     if place:
-        where += " AND (s.last_at, s.id) < (%s::timestamptz, %s)"
+        where += " AND (s.last_at, s.id) < (%s, %s)"
         params.extend(place)
     with connection.cursor() as db:
         db.execute(

@@ -67,7 +67,9 @@ def advise(ctx: Context, key: str, found: Spans) -> None:
         )
 
 
-def acknowledge(ctx: Context, memory_id: int, key: str, pattern: str, reason: str) -> bool:
+def acknowledge(
+    ctx: Context, memory_id: int, key: str, pattern: str, reason: str, note: Mapping[str, str] | None = None
+) -> bool:
     """A person has read this pattern in this content; the last one releases the memory. True if it changed.
 
     Raises OpError 400 for a pattern that the catalogue does not have or that was not found in this memory.
@@ -103,7 +105,8 @@ def acknowledge(ctx: Context, memory_id: int, key: str, pattern: str, reason: st
             target=key,
             reason=reason,
             detail={
-                "memory_id": str(memory_id), "pattern": pattern, "text_sha256": row[1], "still_held": held
+                "memory_id": str(memory_id), "pattern": pattern, "text_sha256": row[1], "still_held": held,
+                **(note or {}),
             },
         )
     )  # fmt: skip

@@ -78,7 +78,7 @@ def choose(ctx: Context, key: str, rows: Sequence[AddressedT]) -> AddressedT | N
         return rows[0] if rows else None
     writers = [
         {"agent": row.identity.agent, "user_id": row.identity.user_id, "session_id": row.identity.session_id}
-        for row in rows
+        for row in rows[:50]
     ]
     raise OpError(
         "AMBIGUOUS_KEY",
@@ -86,6 +86,17 @@ def choose(ctx: Context, key: str, rows: Sequence[AddressedT]) -> AddressedT | N
         memory_key=key,
         writers=writers,
     )
+
+
+# Many may hold a key; the one that is meant must be among those that are looked at.
+_EXACT_FIRST = "(m.agent, m.user_id, m.session_id) <> (%s, %s, %s)"
+
+
+def _exact(ctx: Context) -> tuple[str, str, str]:
+    from memories.services import Identity
+
+    who = Identity.of(ctx)
+    return who.agent, who.user_id, who.session_id
 
 
 class _Candidate:
@@ -106,8 +117,8 @@ def memory_get(ctx: Context, key: str) -> dict[str, Any] | None:
     with connection.cursor() as cursor:
         cursor.execute(
             f"SELECT {_SHOWN} FROM memories_memory m WHERE {where} AND m.memory_key = %s AND {SERVED} "  # noqa: S608
-            "ORDER BY m.id LIMIT 50",
-            [*params, key],
+            f"ORDER BY {_EXACT_FIRST}, m.id LIMIT 50",
+            [*params, key, *_exact(ctx)],
         )
         found = choose(ctx, key, [_Candidate(columns) for columns in cursor.fetchall()])
     return None if found is None else _shown(found.columns)
@@ -149,19 +160,30 @@ def _shown(columns: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def canonical_key(ctx: Context, key: str) -> str | None:
-    """The key that stands in the place of a superseded one, or None."""
+def memory_get_canonical(ctx: Context, key: str) -> dict[str, Any] | None:
+    """The served memory in whose favour `key` was superseded, over several steps if need be, or None."""
     if ctx.namespace_id is None:
         return None
     where, params = scope(ctx)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT DISTINCT m.canonical_key FROM memories_memory m WHERE {where} AND m.memory_key = %s "  # noqa: S608
-            "AND m.status = 'superseded' AND m.canonical_key <> '' LIMIT 2",
-            [*params, key],
-        )
-        found = cursor.fetchall()
-    return found[0][0] if len(found) == 1 else None
+    seen: set[str] = set()
+    while key not in seen:
+        seen.add(key)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"SELECT m.canonical_key, m.agent, m.user_id, m.session_id FROM memories_memory m "  # noqa: S608
+                f"WHERE {where} AND m.memory_key = %s AND m.status = 'superseded' "
+                f"ORDER BY {_EXACT_FIRST}, m.id LIMIT 50",
+                [*params, key, *_exact(ctx)],
+            )
+            rows = cursor.fetchall()
+        # The exact tuple's own, else what all of them say.
+        names = {row[0] for row in rows[:1] if tuple(row[1:]) == _exact(ctx)} or {row[0] for row in rows}
+        if len(names) != 1:
+            return None
+        (key,) = names
+        if (found := memory_get(ctx, key)) is not None:
+            return found
+    return None
 
 
 def memory_get_as_of(ctx: Context, key: str, as_of: datetime) -> dict[str, Any] | None:
@@ -182,8 +204,8 @@ def memory_get_as_of(ctx: Context, key: str, as_of: datetime) -> dict[str, Any] 
                   ORDER BY v.version DESC LIMIT 1) v ON true
                 WHERE {where} AND m.memory_key = %s AND m.status <> 'redacted' AND v.status = 'active'
                   AND (v.expires_at IS NULL OR v.expires_at > %s)
-                ORDER BY m.id LIMIT 50""",  # noqa: S608 - fragments are constant
-            [as_of, *params, key, as_of],
+                ORDER BY {_EXACT_FIRST}, m.id LIMIT 50""",  # noqa: S608 - fragments are constant
+            [as_of, *params, key, as_of, *_exact(ctx)],
         )
         found = choose(ctx, key, [_Candidate(columns) for columns in cursor.fetchall()])
     return None if found is None else _shown(found.columns)
@@ -281,9 +303,14 @@ def _list_place(order: str, cursor: str) -> list[Any]:
         raise invalid("cursor", f"belongs to order={made_for}; go on with that order, or start anew.")
     if order == "key":
         return [first, id_]
+    return [instant(first), id_]
+
+
+def instant(text: str) -> datetime:
+    """The instant within a cursor. OpError 400 for anything else."""
     try:
         # Back to UTC, for Python reads forms of ISO 8601 that PostgreSQL does not.
-        return [datetime.fromisoformat(first).astimezone(UTC), id_]
+        return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise invalid("cursor", "is not one that this op answered.") from error
 
@@ -299,8 +326,8 @@ def memory_history(
     with connection.cursor() as db:
         db.execute(
             f"SELECT {_SHOWN} FROM memories_memory m WHERE {where} AND m.memory_key = %s "  # noqa: S608
-            "ORDER BY (m.status = 'active') DESC, m.id DESC LIMIT 50",
-            [*params, key],
+            f"ORDER BY {_EXACT_FIRST}, (m.status = 'active') DESC, m.id DESC LIMIT 50",
+            [*params, key, *_exact(ctx)],
         )
         rows = [_Candidate(columns) for columns in db.fetchall()]
         live = [row for row in rows if row.columns[13] != Status.REDACTED]

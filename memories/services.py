@@ -19,6 +19,7 @@ from django.conf import settings
 from django.db import connection
 from pgvector import HalfVector
 
+from governance import policy
 from governance import services as governance
 from governance.clock import iso
 from governance.locks import RANK, LockState, compare, locked
@@ -182,6 +183,8 @@ class Gateway:
         self.ctx = ctx
         self.namespace_id: int = ctx.namespace_id
         self.vectors = vectors
+        # What the audit says besides of every write through this gateway.
+        self.note: dict[str, str] = {}
         self._reset()
 
     def _reset(self) -> None:
@@ -233,21 +236,30 @@ class Gateway:
         Only rows of these statuses count. Where the exact tuple has none, those in a status of `first` go
         before the rest: a tombstone beside it does not make a key ambiguous.
         """
+        return self.by_keys([key], statuses, first=first)[key]
+
+    def by_keys(
+        self, keys: Sequence[str], statuses: Sequence[str], *, first: Sequence[str] = ()
+    ) -> dict[str, Row | None]:
+        """`by_key` for several keys, all rows locked in id order."""
         from memories.selectors import choose, scope
 
         where, params = scope(self.ctx)
+        found: dict[str, list[Row]] = {key: [] for key in keys}
         with connection.cursor() as cursor:
             cursor.execute(
-                f"SELECT {ROW} FROM memories_memory m WHERE {where} AND m.memory_key = %s "  # noqa: S608
-                "AND m.status <> 'redacted' ORDER BY m.id LIMIT 50 FOR UPDATE",
-                [*params, key],
+                f"SELECT {ROW} FROM memories_memory m WHERE {where} AND m.memory_key = ANY(%s) "  # noqa: S608
+                "AND m.status <> 'redacted' ORDER BY m.id FOR UPDATE",
+                [*params, list(found)],
             )
-            rows = [row_from(columns) for columns in cursor.fetchall()]
-        rows = [row for row in rows if row.status in statuses]
+            for row in map(row_from, cursor.fetchall()):
+                if row.status in statuses:
+                    found[row.key].append(row)
         exact = Identity.of(self.ctx)
-        if not any(row.identity == exact for row in rows):
-            rows = [row for row in rows if row.status in first] or rows
-        return choose(self.ctx, key, rows)
+        for key, rows in found.items():
+            if not any(row.identity == exact for row in rows):
+                found[key] = [row for row in rows if row.status in first] or rows
+        return {key: choose(self.ctx, key, rows) for key, rows in found.items()}
 
     def now(self) -> datetime:
         """The database's present instant."""
@@ -348,7 +360,9 @@ class Gateway:
                 """UPDATE memories_memory SET value = %s, content_sha256 = %s, memory_type = %s, tags = %s,
                      metadata = %s, confidence = %s, pinned = %s, pinned_by = %s, expires_at = %s,
                      on_expire = %s, source_class = %s, source_trace = %s, status = %s, governed = %s,
-                     canonical_key = %s, doc_len = %s, held = coalesce(%s, held),
+                     canonical_key = CASE WHEN %s = 'active' THEN ''
+                       ELSE coalesce(nullif(%s, ''), canonical_key) END,
+                     doc_len = %s, held = coalesce(%s, held),
                      screened_with = CASE WHEN %s THEN %s ELSE screened_with END, version = version + 1,
                      updated_at = clock_timestamp()
                    WHERE id = %s RETURNING version, updated_at""",
@@ -356,7 +370,7 @@ class Gateway:
                     json.dumps(state.value), state.content_sha256, state.memory_type, list(state.tags),
                     state.metadata, state.confidence, state.pinned, pinned_by, state.expires_at,
                     state.on_expire, state.source_class, state.source_trace, state.status, governed,
-                    canonical_key, length, held, text_moved, CATALOGUE_VERSION, row.id,
+                    state.status, canonical_key, length, held, text_moved, CATALOGUE_VERSION, row.id,
                 ],
             )  # fmt: skip
             version, updated_at = cursor.fetchone()
@@ -399,7 +413,7 @@ class Gateway:
                 before_sha256=before.state.content_sha256 if before else "",
                 after_sha256=state.content_sha256,
                 reason=why,
-                detail={"memory_id": str(row.id), "kind": kind, "status": state.status},
+                detail={"memory_id": str(row.id), "kind": kind, "status": state.status, **self.note},
             )
         )
 
@@ -753,6 +767,8 @@ def memory_delete(gate: Gateway, key: str) -> tuple[Row | None, bool]:
 
 
 _DELETABLE = (Status.ACTIVE, Status.STALE, Status.SUPERSEDED)
+# Ends that only a person undoes, whoever brought them about.
+_REVIEWED = (Status.STALE, Status.REJECTED, Status.ARCHIVED)
 
 
 def recoverable_until(row: Row) -> datetime:
@@ -760,26 +776,50 @@ def recoverable_until(row: Row) -> datetime:
     return row.updated_at + timedelta(days=settings.LOOM_TOMBSTONE_DAYS)
 
 
+_ENDED = (Status.DELETED, *_REVIEWED)
+
+
 def memory_restore(gate: Gateway, key: str) -> tuple[Row, bool]:
-    """Undo an ordinary tombstone as a new version; an active memory is a no-op."""
+    """Bring back what stood before a memory ended, as a new version; an active memory is a no-op.
+
+    Anybody who may write undoes an ordinary tombstone; what governance did, a reviewer undoes in the
+    console. Raises OpError 404, 403, and 423 when a lock or hold guards the row as it stands.
+    """
     _refuse_managed(key)
-    row = gate.by_key(key, (Status.DELETED, Status.ACTIVE), first=(Status.DELETED,))
+    row = gate.by_key(key, (*_ENDED, Status.ACTIVE), first=_ENDED)
     if row is None:
-        raise not_found(f"{key}: nothing deleted stands under this key; memory.history shows its versions.")
+        raise not_found(f"{key}: nothing ended stands under this key; memory.history shows its versions.")
     if row.served:
         return row, False
-    if row.governed:
-        raise OpError(
-            "FORBIDDEN",
-            f"{key} was deleted by governance; a reviewer restores it in the console.",
-            memory_key=key,
-            status=row.state.status,
-        )
     row = gate.materialize_expiry(row)
-    if gate.now() >= recoverable_until(row):
+    if row.governed or row.state.status in _REVIEWED:
+        policy.require_direct(gate.ctx, "memory.restore governed", 1)
+    if row.state.status == Status.DELETED and gate.now() >= recoverable_until(row):
         raise not_found(f"{key}: its time to be restored ended on {iso(recoverable_until(row))}.")
-    state = replace(row.state, status=Status.ACTIVE, expires_at=_ahead(gate, row.state))
-    return gate.write(row, row.key, row.identity, state, "restore"), True
+    status = _status_before(row)
+    state = replace(row.state, status=status)
+    if status == Status.ACTIVE:
+        state = replace(state, expires_at=_ahead(gate, row.state))
+    governed = status in (Status.REJECTED, Status.ARCHIVED)
+    return gate.write(row, row.key, row.identity, state, "restore", governed=governed), True
+
+
+def _status_before(row: Row) -> str:
+    """The status from which a memory came to its present one; a restore goes one step back."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT status, kind FROM memories_memoryversion WHERE memory_id = %s AND version > ("
+            "SELECT coalesce(max(version), 0) FROM memories_memoryversion WHERE memory_id = %s "
+            "AND status = 'active') ORDER BY version",
+            [row.id, row.id],
+        )
+        steps = [str(Status.ACTIVE)]
+        for status, kind in cursor.fetchall():
+            if kind == "restore" and len(steps) > 1:
+                steps.pop()
+            elif status != steps[-1]:
+                steps.append(status)
+    return steps[-2] if len(steps) > 1 else steps[-1]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ ADDRESSING = frozenset(
     {
         "memory_key", "org", "namespace", "agent", "user_id", "session_id", "run_id", "prefix", "key_prefix",
         "keys", "ids", "into", "cursor", "from_namespace", "to", "subject", "attribute", "memory_id",
-        "job_id",
+        "job_id", "project", "matter",
     }
 )  # fmt: skip
 # Fields whose objects are selectors or requests of their own, not stored data.

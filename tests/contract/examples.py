@@ -23,18 +23,69 @@ class Example:
     # The answer where the rows of `seed` are (202 for what goes to review), and where they are not.
     at_home: int = 200
     elsewhere: int = 200
+    # The op means exactly the identity of the call, so that a bound token does not mean the rows of `seed`.
+    exact: bool = False
+    # One of several optional fields is needed.
+    some_field: bool = False
 
 
-# `living`, `locked` and `gone` are keys of `seed`; JOB stands for its job's id.
-JOB = "<job>"
+# `living`, `second`, `locked`, `gone` and `private` are keys of `seed`; JOB and LIVING stand for ids.
+JOB, LIVING = "<job>", "<living>"
 EXAMPLES: dict[str, Example] = {
+    "context.pack": Example("viewer", {"query": "living"}, some_field=True),
+    "hold.add": Example(
+        "writer",
+        {"memory_key": "living", "matter": "case 2", "reason": "asked for"},
+        audited=1,
+        elsewhere=404,
+    ),
+    "hold.release": Example(
+        "admin", {"memory_key": "locked", "matter": "case 1", "reason": "closed"}, audited=1, elsewhere=404
+    ),
     "job.get": Example("viewer", {"job_id": JOB}, in_namespace=False),
+    "lock.list": Example("viewer", {}),
+    "memory.apply": Example(
+        "writer",
+        {
+            "keys": ["living"],
+            "action": "label",
+            "label": {"tags": ["seen"]},
+            "reason": "tidy",
+            "dry_run": False,
+        },
+        audited=1,
+    ),
+    # Without dry_run: false it only tells.
+    "memory.clear": Example("writer", {"filter": {"key_prefix": "liv"}, "reason": "tidy"}),
+    "memory.consolidate": Example(
+        "writer", {"keys": ["living", "second"], "into": "one", "value": "both"}, audited=3, elsewhere=404
+    ),
     "memory.delete": Example("writer", {"memory_key": "living"}, audited=1),
     "memory.get": Example("viewer", {"memory_key": "living"}),
+    "memory.govern": Example(
+        "writer",
+        {
+            "ids": [LIVING],
+            "action": "stale",
+            "reason": "out of date",
+            "expected_versions": {LIVING: 1},
+            "confirm_destructive": True,
+        },
+        audited=1,
+        elsewhere=404,
+    ),
     "memory.history": Example("viewer", {"memory_key": "living"}),
     "memory.list": Example("viewer", {}),
     "memory.lock": Example(
         "writer", {"memory_key": "living", "reason": "it stays"}, audited=1, elsewhere=404
+    ),
+    "memory.pin": Example("writer", {"memory_key": "living"}, audited=1, elsewhere=404, exact=True),
+    "memory.promote": Example(
+        "writer", {"memory_key": "private", "agent": "scout"}, audited=1, elsewhere=404
+    ),
+    # A token's real run goes to review.
+    "memory.redact": Example(
+        "writer", {"memory_key": "living", "reason": "a secret", "dry_run": True}, elsewhere=404
     ),
     "memory.restore": Example("writer", {"memory_key": "gone"}, audited=1, elsewhere=404),
     "memory.search": Example("viewer", {"query": "living"}),
@@ -43,27 +94,44 @@ EXAMPLES: dict[str, Example] = {
     "memory.unlock": Example(
         "admin", {"memory_key": "locked", "reason": "it may go"}, audited=1, elsewhere=404
     ),
+    "memory.unpin": Example("writer", {"memory_key": "living"}, elsewhere=404),
     "memory.update": Example("writer", {"memory_key": "living", "value": "another"}, audited=1),
     "namespace.list": Example("viewer", {}, in_namespace=False),
     "ops.capabilities": Example("viewer", {}, in_namespace=False),
     "ops.health": Example("viewer", {}, in_namespace=False),
     "ops.whoami": Example("viewer", {}, in_namespace=False),
+    "raw.append": Example("writer", {"session_id": "talk", "role": "user", "content": "hello"}, audited=1),
+    "raw.get": Example("viewer", {"session_id": "talk"}),
+    "raw.list_sessions": Example("viewer", {}),
+    "raw.search": Example("viewer", {"query": "hello"}),
 }
 
 
 def seed(cast: Cast) -> dict[str, str]:
     """The rows that the examples speak of; what stands for their ids."""
-    for key in ("living", "locked", "gone"):
-        assert cast.run("memory.set", {"memory_key": key, "value": f"the {key} one"}).status == 200
+    ids = {}
+    for key in ("living", "second", "locked", "gone"):
+        ids[key] = cast.run("memory.set", {"memory_key": key, "value": f"the {key} one"})["memory_id"]
+    private = {"memory_key": "private", "value": "the private one", "agent": "scout"}
+    assert cast.run("memory.set", private).status == 200
     assert cast.run("memory.delete", {"memory_key": "gone"}).status == 200
     assert cast.run("memory.lock", {"memory_key": "locked", "reason": "it stays"}).status == 200
+    hold = {"memory_key": "locked", "matter": "case 1", "reason": "asked for"}
+    assert cast.run("hold.add", hold).status == 200
+    turn = {"session_id": "talk", "role": "user", "content": "hello"}
+    assert cast.run("raw.append", turn).status == 200
     job = Job.objects.create(org=cast.org, namespace=cast.team, kind="nothing")
-    return {JOB: str(job.pk)}
+    return {JOB: str(job.pk), LIVING: ids["living"]}
+
+
+def _filled(value: Any, ids: dict[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {ids.get(name, name): _filled(item, ids) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, ids) for item in value]
+    return ids.get(value, value) if isinstance(value, str) else value
 
 
 def body_of(op: str, ids: dict[str, str]) -> dict[str, Any]:
     """The example's body with its ids filled in."""
-    return {
-        name: ids.get(value, value) if isinstance(value, str) else value
-        for name, value in EXAMPLES[op].body.items()
-    }
+    return {name: _filled(value, ids) for name, value in EXAMPLES[op].body.items()}

@@ -189,7 +189,7 @@ def _status(
     if bound and where.other == bound:
         return 404
     # Where the examples' rows are: elsewhere there is, for one, nothing to restore or to lock.
-    at_home = org == "acme" and namespace == "team" and not where.other
+    at_home = org == "acme" and namespace == "team" and not where.other and not (bound and example.exact)
     return example.at_home if at_home else example.elsewhere
 
 
