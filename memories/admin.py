@@ -1,129 +1,69 @@
-"""Console pages about memories: list, page, versions, locks, and the forms that call ops."""
+"""Console pages about memories: list, page, versions, locks and holds, held texts, and forms that call ops.
+
+What the forms do is in `memories.console_actions` and `memories.console_bulk`; the raw archive's pages are in
+`memories.console_raw`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC
+from collections import defaultdict
 from typing import Any
 
 from django import forms
-from django.conf import settings
 from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.urls import URLPattern, reverse
+from django.views.decorators.http import require_POST
 
-from governance import pipeline
-from governance.console import Card, attention_cards, bounded_count, keyset, namespace_count, sight
+from governance.console import (
+    PAGE,
+    Card,
+    Sight,
+    attention_cards,
+    bounded_count,
+    keyset,
+    namespace_count,
+    sight,
+)
 from governance.console_forms import ReasonForm
 from governance.console_pages import SUGGESTIONS, PageAdmin, cursor_of
 from governance.console_selectors import audit_events
-from governance.models import User
-from governance.tenancy import Credentials
-from loomsite.ops import Door, Role
-from memories import console_selectors
-from memories.console_forms import LockForm, LoosenForm
-from memories.models import Memory, Status
+from loomsite.ops import Role
+from memories import console_actions, console_bulk, console_selectors
+from memories.console_actions import ACTIONS, Action
+from memories.console_bulk import BULK
+from memories.console_flags import flag_views
+from memories.console_raw import RawSessionAdmin
+from memories.models import Flag, Memory, RawSession, Status
 
 LOCK_FILTERS = {
     "locked": console_selectors.IN_FORCE,
     "unlocked": ~console_selectors.IN_FORCE,
     "read_only": console_selectors.IN_FORCE & Q(lock_mode="read_only"),
     "no_delete": console_selectors.IN_FORCE & Q(lock_mode="no_delete"),
+    "hold": Q(holds__gt=0),
 }
+HELD_PAGE = 20
+HELD_PLACES = 2
+"""Matches of a pattern that the list of held memories shows; the memory's page shows more."""
 
-
-@dataclass(frozen=True)
-class Action:
-    """A form on a memory's page that calls an op."""
-
-    op: str
-    title: str
-    button: str
-    role: Role
-    form: Callable[[HttpRequest, User], forms.Form]
-    lines: tuple[str, ...]
-    is_offered: Callable[[Memory], bool]
-    done: str
-    is_danger: bool = False
-
-
-def _reason_form(request: HttpRequest, user: User) -> forms.Form:
-    return ReasonForm(request.POST or None)
-
-
-def _is_locked(memory: Memory) -> bool:
-    return str(getattr(memory, "lock_now", "none")) != "none"
-
-
-ACTIONS: dict[str, Action] = {
-    "lock": Action(
-        op="memory.lock",
-        title="Lock",
-        button="Lock it",
-        role=Role.WRITER,
-        form=lambda request, user: LockForm(request.POST or None),
-        lines=(
-            "A lock may only become firmer or longer. Loosening it takes an admin, a reason and a password.",
-            "The value, its history and reads are not touched.",
-        ),
-        is_offered=lambda memory: memory.status not in (Status.DELETED, Status.REDACTED),
-        done="Locked.",
-    ),
-    "loosen": Action(
-        op="memory.unlock",
-        title="Loosen the lock",
-        button="Loosen it",
-        role=Role.ADMIN,
-        form=lambda request, user: LoosenForm(request.POST or None, user=user),
-        lines=(
-            "Agents with the role writer can change and delete this memory again at once.",
-            "The value stays as it is. The lock, its reason and yours stay in the audit.",
-        ),
-        is_offered=_is_locked,
-        done="Loosened. It can be changed and deleted again.",
-        is_danger=True,
-    ),
-    "delete": Action(
-        op="memory.delete",
-        title="Delete",
-        button="Delete it",
-        role=Role.WRITER,
-        form=_reason_form,
-        lines=(
-            "It is no longer served by get, list or search.",
-            f"It is not erased: it can be restored here for {settings.LOOM_TOMBSTONE_DAYS} days, "
-            "and every version stays.",
-        ),
-        is_offered=lambda memory: (
-            memory.status not in (Status.DELETED, Status.REDACTED) and not _is_locked(memory)
-        ),
-        done="Deleted. It can be restored here.",
-        is_danger=True,
-    ),
-    "restore": Action(
-        op="memory.restore",
-        title="Restore",
-        button="Restore it",
-        role=Role.WRITER,
-        form=_reason_form,
-        lines=("It is served again, with the value that it had, as a new version.",),
-        is_offered=lambda memory: memory.status == Status.DELETED,
-        done="Restored.",
-    ),
-}
+admin.site.register(RawSession, RawSessionAdmin)
 
 
 @admin.register(Memory)
 class MemoryAdmin(PageAdmin):
-    """Memories and their locks."""
+    """Memories, their locks and holds, and the texts that wait for a reader."""
 
     def get_urls(self) -> list[URLPattern]:
-        """The list, the locks, the page, its versions and its forms."""
+        """The lists, the page, its versions and its forms."""
         return [
             self.route("locks/", self.lock_page, "locks"),
+            self.route("holds/", self.hold_page, "holds"),
+            self.route("held/", self.held_page, "held"),
+            self.route("bulk/", require_POST(self.bulk), "bulk"),
             self.route("<int:pk>/versions/<int:version>/", self.version_page, "version"),
             self.route("<int:pk>/<slug:action>/", self.act, "act"),
             *super().get_urls(),
@@ -137,11 +77,7 @@ class MemoryAdmin(PageAdmin):
         }
         rows = console_selectors.matching(console_selectors.memory_rows(seen), asked["q"])
         if asked["namespace"]:
-            # A namespace's name may hold a slash, an organisation's does not.
-            place = asked["namespace"].replace("\x00", "")
-            org, _, slug = place.partition("/")
-            whole = Q(namespace__slug=place)
-            rows = rows.filter(whole | Q(namespace__org__slug=org, namespace__slug=slug))
+            rows = rows.filter(console_selectors.of_namespace(asked["namespace"]))
         if asked["status"] in Status.values:
             rows = rows.filter(status=asked["status"])
         if asked["type"]:
@@ -156,32 +92,102 @@ class MemoryAdmin(PageAdmin):
             filtered=any(asked.values()),
             statuses=Status.values,
             locks=[("locked", "locked"), ("read_only", "read only"), ("no_delete", "no delete"),
-                   ("unlocked", "not locked")],
+                   ("hold", "under a hold"), ("unlocked", "not locked")],
             namespaces=seen.namespaces()[:SUGGESTIONS],
+            bulk=BULK if _writes(seen) else {},
             page=keyset(rows, cursor_of(request), "-updated_at", "-pk"),
             count=bounded_count(rows),
         )  # fmt: skip
 
     def lock_page(self, request: HttpRequest) -> HttpResponse:
-        """Every lock in force."""
+        """Everything that a lock in force or a hold guards."""
         seen = sight(request)
         is_soon = request.GET.get("ends") == "soon"
-        rows = console_selectors.locks_expiring(seen) if is_soon else console_selectors.locked_memories(seen)
+        namespace = request.GET.get("namespace", "").strip()
+        rows = console_selectors.locks_expiring(seen) if is_soon else console_selectors.guarded_memories(seen)
+        if namespace:
+            rows = rows.filter(console_selectors.of_namespace(namespace))
         page = keyset(rows, cursor_of(request), "-pk")
         return self.show(
             request,
             "lock_list.html",
             "Locks",
             section="locks",
-            is_soon=is_soon,
+            tab="soon" if is_soon else "all",
+            namespace=namespace,
+            namespaces=seen.namespaces()[:SUGGESTIONS],
             days=console_selectors.EXPIRING_DAYS,
             page=page,
             rows=[(memory, seen.role_in(memory.namespace) >= Role.ADMIN) for memory in page.rows],
             count=bounded_count(rows),
         )
 
+    def hold_page(self, request: HttpRequest) -> HttpResponse:
+        """Every hold that stands, each with its matter."""
+        seen = sight(request)
+        asked = {name: request.GET.get(name, "").strip() for name in ("matter", "namespace")}
+        rows = console_selectors.open_holds(seen)
+        if asked["matter"]:
+            rows = rows.filter(matter__icontains=asked["matter"].replace("\x00", ""))
+        if asked["namespace"]:
+            rows = rows.filter(console_selectors.of_namespace(asked["namespace"]))
+        page = keyset(rows, cursor_of(request), "-placed_at", "-pk")
+        found = console_selectors.memory_rows(seen).in_bulk([hold.node_id for hold in page.rows])
+        return self.show(
+            request,
+            "hold_list.html",
+            "Holds",
+            section="locks",
+            tab="holds",
+            asked=asked,
+            filtered=any(asked.values()),
+            namespaces=seen.namespaces()[:SUGGESTIONS],
+            days=console_selectors.EXPIRING_DAYS,
+            page=page,
+            rows=[
+                (hold, found.get(hold.node_id), seen.role_in(hold.namespace) >= Role.ADMIN)
+                for hold in page.rows
+            ],
+            count=bounded_count(rows),
+        )
+
+    def held_page(self, request: HttpRequest) -> HttpResponse:
+        """Flagged texts that wait for a reader, the one that waits longest first."""
+        seen = sight(request)
+        asked = {name: request.GET.get(name, "").strip() for name in ("pattern", "namespace")}
+        rows = console_selectors.held_memories(seen)
+        if asked["namespace"]:
+            rows = rows.filter(console_selectors.of_namespace(asked["namespace"]))
+        if asked["pattern"]:
+            name = asked["pattern"].replace("\x00", "")
+            waiting = Flag.objects.filter(pattern=name, acknowledged_at__isnull=True)
+            rows = rows.filter(pk__in=waiting.values("memory_id"))
+        page = keyset(rows, cursor_of(request), "updated_at", "pk", size=HELD_PAGE)
+        flags: dict[int, list[Flag]] = defaultdict(list)
+        for flag in Flag.objects.filter(memory__in=[memory.pk for memory in page.rows]).order_by("pattern"):
+            flags[flag.memory_id].append(flag)
+        return self.show(
+            request,
+            "held_list.html",
+            "Held memories",
+            section="held",
+            asked=asked,
+            filtered=any(asked.values()),
+            namespaces=seen.namespaces()[:SUGGESTIONS],
+            page=page,
+            rows=[
+                (
+                    memory,
+                    [view for view in flag_views(memory, flags[memory.pk], HELD_PLACES) if view.is_open],
+                    seen.role_in(memory.namespace) >= Role.REVIEWER,
+                )
+                for memory in page.rows
+            ],
+            count=bounded_count(rows),
+        )
+
     def row_page(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """One memory: value, lock, versions, audit."""
+        """One memory: value, lock, holds, flags, sources, versions, audit."""
         seen = sight(request)
         memory = get_object_or_404(console_selectors.memories(seen), pk=pk)
         role = seen.role_in(memory.namespace)
@@ -196,8 +202,13 @@ class MemoryAdmin(PageAdmin):
             actions=[
                 (name, action)
                 for name, action in ACTIONS.items()
-                if role >= action.role and action.is_offered(memory)
+                if action.is_listed and role >= action.role and action.is_offered(memory, role)
             ],
+            holds=console_selectors.holds_of(memory),
+            may_release=role >= Role.ADMIN,
+            flags=flag_views(memory, console_selectors.flags_of(memory)),
+            may_acknowledge=role >= Role.REVIEWER,
+            sources=console_selectors.sources_of(seen, memory),
             timeline=console_selectors.timeline(memory, int(before) if before.isdecimal() else None),
             may_audit=may_audit,
             audit=console_selectors.audit_of(memory, audit_events(seen)) if may_audit else [],
@@ -218,7 +229,7 @@ class MemoryAdmin(PageAdmin):
         wanted = ACTIONS.get(action)
         if wanted is None:
             raise Http404("No such action.")
-        form = wanted.form(request, seen.user)
+        form = wanted.form(request, seen.user, memory)
         status = 200
         if request.method == "POST":
             status = 400
@@ -228,13 +239,9 @@ class MemoryAdmin(PageAdmin):
                 )
                 status = 409
             elif form.is_valid():
-                answer = pipeline.run(
-                    wanted.op,
-                    _payload(memory, form.cleaned_data),
-                    Credentials(door=Door.CONSOLE, user_id=seen.user.pk, org=memory.namespace.org.slug),
-                )
+                answer = console_actions.perform(wanted, seen.user, memory, form.cleaned_data)
                 if answer.ok:
-                    messages.success(request, _told(wanted, answer))
+                    messages.success(request, console_actions.told(wanted, answer))
                     return HttpResponseRedirect(reverse("admin:memories_memory_change", args=[pk]))
                 form.add_error(None, answer.body["detail"]["message"])
                 status = answer.status
@@ -246,32 +253,102 @@ class MemoryAdmin(PageAdmin):
             memory=memory,
             action=wanted,
             form=form,
+            preview=self._preview(seen, memory, wanted),
+            flags=flag_views(memory, console_selectors.flags_of(memory)) if action == "acknowledge" else [],
         )
 
+    def _preview(self, seen: Sight, memory: Memory, action: Action) -> dict[str, Any] | None:
+        """What the dry run says of the memory; None where there is none. A refused one would be audited."""
+        if action.governs in (None, "acknowledge-pattern"):
+            return None
+        if seen.role_in(memory.namespace) < Role.WRITER:
+            return None
+        answer = console_actions.govern_preview(seen.user, memory.namespace, [memory.pk], str(action.governs))
+        if not answer.ok:
+            return {"refused": True, "why": answer.body["detail"]["message"]}
+        line: dict[str, Any] = answer.body["affected"][0]
+        return line
 
-def _payload(memory: Memory, given: dict[str, Any]) -> dict[str, Any]:
-    """The op's input: exactly this lineage, and what the form holds. The password stays here."""
-    payload = {
-        "namespace": memory.namespace.slug,
-        "agent": memory.agent,
-        "user_id": memory.user_id,
-        "session_id": memory.session_id,
-        "memory_key": memory.memory_key,
-        "reason": given["reason"],
-    }
-    if given.get("mode"):
-        payload["mode"] = given["mode"]
-    if given.get("until"):
-        payload["until"] = given["until"].astimezone(UTC).isoformat()
-    return payload
+    def bulk(self, request: HttpRequest) -> HttpResponse:
+        """One action on the rows ticked in the list: shown first, and done when the same is confirmed."""
+        seen = sight(request)
+        if not _writes(seen):
+            raise PermissionDenied("Only writers of a namespace change its memories.")
+        name = request.POST.get("action", "")
+        back = reverse("admin:memories_memory_changelist") + _query(request)
+        rows = console_bulk.ticked(seen, request.POST.getlist("row"), PAGE)
+        if name not in BULK or not rows:
+            messages.warning(request, "Tick memories in the list, and choose what to do with them.")
+            return HttpResponseRedirect(back)
+        action, shown = BULK[name], request.POST.get("shown")
+        fields = (
+            action.fields(request.POST if shown is not None else None) if action.fields else forms.Form({})
+        )
+        if shown is None and name == "lock":
+            # The firmest lock without an end is what the form begins with, so it is shown at once.
+            fields = action.fields({"mode": "read_only"}) if action.fields else fields
+        judged, error, status = [], "", 200
+        reason = ReasonForm(request.POST if shown else None)
+        if fields.is_valid():
+            judged = console_bulk.verdicts(seen, rows, name, fields.cleaned_data)
+            error = console_bulk.too_many(seen, judged, name)
+            if shown and not error and shown != console_bulk.digest(judged):
+                error, status = "This is not what you saw: look at it again, then confirm.", 409
+            elif shown and not error and reason.is_valid():
+                outcome = console_bulk.apply(
+                    seen, judged, name, fields.cleaned_data, reason.cleaned_data["reason"]
+                )
+                self._tell(request, action.did, outcome)
+                return HttpResponseRedirect(back)
+            elif shown:
+                status = 400
+        elif shown is not None:
+            status = 400
+        return self.show(
+            request,
+            "memory_bulk.html",
+            action.title,
+            status=status,
+            name=name,
+            action=action,
+            fields=fields,
+            reason=reason,
+            error=error,
+            rows=rows,
+            verdicts=judged,
+            applies=sum(verdict.applies for verdict in judged) if not error or status == 409 else 0,
+            shown=console_bulk.digest(judged) if judged else "",
+            back=back,
+            query=_query(request),
+        )
+
+    def _tell(self, request: HttpRequest, did: str, outcome: console_bulk.Outcome) -> None:
+        if outcome.applied:
+            noun = "memory" if outcome.applied == 1 else "memories"
+            messages.success(request, f"{outcome.applied} {noun} {did}.")
+        if outcome.skipped:
+            messages.warning(
+                request, f"{len(outcome.skipped)} skipped. " + " · ".join(outcome.skipped[:PAGE])
+            )
 
 
-def _told(action: Action, answer: pipeline.Answer) -> str:
-    if answer.status == 202:
-        return "It goes to review: a reviewer decides. Nothing has changed yet."
-    if answer.body.get("changed") is False:
-        return "Nothing changed: that was its state already."
-    return action.done
+def _writes(seen: Sight) -> bool:
+    return seen.administers or any(role >= Role.WRITER for role in seen.roles.values())
+
+
+def _query(request: HttpRequest) -> str:
+    """The list's own query, to lead back to the same page of it."""
+    text = request.POST.get("query", "")[:2000]
+    return text if text.startswith("?") else ""
+
+
+@attention_cards
+def held_texts(request: HttpRequest) -> list[Card]:
+    """Flagged texts that the reader may acknowledge."""
+    held = bounded_count(console_selectors.held_memories(sight(request), Role.REVIEWER))
+    url = reverse("admin:memories_memory_held")
+    hint = "Flagged by screening, out of search until you have read them."
+    return [Card("held memory", "held memories", held, url, hint, "warn")]
 
 
 @attention_cards

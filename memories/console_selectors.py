@@ -9,19 +9,22 @@ from datetime import datetime, timedelta
 
 from django.db import connection
 from django.db.models import BooleanField, Case, CharField, Count, F, Q, QuerySet, Value, When
-from django.db.models.functions import Now
+from django.db.models.functions import Left, Length, Now
 
 from governance.console import COUNT_LIMIT, Sight
 from governance.console import Count as BoundedCount
-from governance.models import AuditEvent
+from governance.models import AuditEvent, Hold
 from governance.templatetags.console import pretty
+from loomsite.ops import Role
 from memories.analysis import query_terms
 from memories.diffs import DiffLine, diff
-from memories.models import Memory, MemoryVersion, Posting
+from memories.models import Flag, Memory, MemoryVersion, Posting, RawSession, RawTurn, Status
 
 EXPIRING_DAYS = 7
 VERSIONS = 20
 COMPARED_BYTES = 64 * 1024
+TURN_CHARS = 4_000
+"""Characters of a turn that the list of turns shows."""
 
 IN_FORCE = ~Q(lock_mode="none") & (Q(lock_until__isnull=True) | Q(lock_until__gt=Now()))
 
@@ -74,6 +77,79 @@ def matching(rows: QuerySet[Memory], words: str) -> QuerySet[Memory]:
 def locked_memories(sight: Sight) -> QuerySet[Memory]:
     """The memories whose lock is in force."""
     return memory_rows(sight).filter(IN_FORCE)
+
+
+def guarded_memories(sight: Sight) -> QuerySet[Memory]:
+    """The memories that a lock in force or a hold guards."""
+    return memory_rows(sight).filter(IN_FORCE | Q(holds__gt=0))
+
+
+def open_holds(sight: Sight) -> QuerySet[Hold]:
+    """The holds that stand, on whatever governed row."""
+    return Hold.objects.filter(sight.where(), released_at__isnull=True).select_related("namespace__org")
+
+
+def of_namespace(place: str) -> Q:
+    """A condition for rows of the namespace that a reader named: `org/namespace`, or its name alone."""
+    place = place.replace("\x00", "")
+    # A namespace's name may hold a slash, an organisation's does not.
+    org, _, slug = place.partition("/")
+    return Q(namespace__slug=place) | Q(namespace__org__slug=org, namespace__slug=slug)
+
+
+def holds_of(memory: Memory) -> list[Hold]:
+    """The memory's holds, those that stand first."""
+    rows = Hold.objects.filter(node_id=memory.pk, namespace=memory.namespace_id)
+    return list(rows.order_by(F("released_at").desc(nulls_first=True), "-placed_at", "-id")[:100])
+
+
+def flags_of(memory: Memory) -> list[Flag]:
+    """What screening found in the memory's present text."""
+    return list(Flag.objects.filter(memory=memory).order_by("pattern")[:100])
+
+
+def held_memories(sight: Sight, at_least: Role = Role.VIEWER) -> QuerySet[Memory]:
+    """Flagged memories that wait for a reader, where the user has that role."""
+    rows = memories(sight).filter(sight.where(at_least=at_least), held=True)
+    return rows.exclude(status__in=(Status.DELETED, Status.REDACTED))
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where a memory comes from and who wrote it, as far as its reader may see."""
+
+    promoted_from: Memory | None
+    promoted_to: list[Memory]
+    canonical: Memory | None
+    writers: list[str]
+
+
+def sources_of(sight: Sight, memory: Memory) -> Sources:
+    """The memory's relatives and its writers."""
+    seen = Memory.objects.filter(sight.where()).select_related("namespace__org")
+    seen = seen.only("pk", "memory_key", "status", "namespace__slug", "namespace__org__slug")
+    canonical = None
+    if memory.canonical_key:
+        same = seen.filter(namespace=memory.namespace_id, memory_key=memory.canonical_key)
+        canonical = same.exclude(status=Status.REDACTED).order_by("status", "pk").first()
+    writers = MemoryVersion.objects.filter(memory=memory).order_by("principal")
+    return Sources(
+        promoted_from=seen.filter(pk=memory.promoted_from).first() if memory.promoted_from else None,
+        promoted_to=list(seen.filter(promoted_from=memory.pk).order_by("pk")[:20]),
+        canonical=canonical,
+        writers=list(writers.values_list("principal", flat=True).distinct()[:20]),
+    )
+
+
+def raw_sessions(sight: Sight) -> QuerySet[RawSession]:
+    """The archived conversations that the user sees."""
+    return RawSession.objects.filter(sight.where()).select_related("namespace__org")
+
+
+def raw_turns(session: RawSession) -> QuerySet[RawTurn]:
+    """A session's turns, each with the beginning of its text as `shown` and its `length`."""
+    rows = RawTurn.objects.filter(session=session).defer("content")
+    return rows.annotate(shown=Left("content", TURN_CHARS), length=Length("content"))
 
 
 def locks_expiring(sight: Sight) -> QuerySet[Memory]:

@@ -62,6 +62,9 @@ def revealed(text: str) -> str:
     return re.sub(f"{_HIDDEN.pattern}|{_CONTROL.pattern}", lambda found: f"U+{ord(found[0]):04X}", text)
 
 
+register.filter("revealed", revealed)
+
+
 @register.filter
 def when(moment: datetime | None) -> SafeString | str:
     """An instant in UTC; the console's script turns it into the reader's zone."""
@@ -77,6 +80,7 @@ def when(moment: datetime | None) -> SafeString | str:
 
 _TONES = {
     "active": "good", "applied": "good", "done": "good", "ok": "good", "valid": "good",
+    "would change": "good",
     "stale": "warn", "superseded": "quiet", "archived": "quiet", "expired": "quiet", "revoked": "quiet",
     "deactivated": "quiet",
     "queued": "quiet", "running": "warn", "no_delete": "lock", "read_only": "lock", "admin": "lock",

@@ -62,7 +62,9 @@ class LoomAdminSite(AdminSite):
         items = [
             ("Home", "index", "home"),
             ("Memories", "memories_memory_changelist", "memory"),
+            ("Held", "memories_memory_held", "held"),
             ("Locks", "memories_memory_locks", "locks"),
+            ("Raw archive", "memories_rawsession_changelist", "rawsession"),
             ("Audit", "governance_auditevent_changelist", "auditevent"),
             ("Namespaces", "governance_namespace_changelist", "namespace"),
             ("Jobs", "governance_job_changelist", "job"),

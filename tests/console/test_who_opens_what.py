@@ -15,6 +15,8 @@ from django.urls import URLPattern, URLResolver, reverse
 from governance import administration, services
 from governance.models import AuditEvent, Job
 from loomsite.ops import Role
+from memories.console_actions import ACTIONS
+from memories.models import RawSession
 from tests.console.conftest import Cast, build_cast
 
 EVERYBODY = ("owner", "org_admin", "admin", "reviewer", "writer", "viewer", "nobody", "stranger")
@@ -33,6 +35,13 @@ class Things:
         self.memory = cast.remember("plan/alpha")
         self.secret_memory = cast.remember("plan/omega", namespace="secret")
         self.event = AuditEvent.objects.get(target="plan/alpha")
+        for namespace in ("deploy", "secret"):
+            said = cast.call(
+                "raw.append", namespace=namespace, session_id="talk", role="user", content="hello"
+            )
+            assert said.ok, said.body
+        self.talk = RawSession.objects.get(namespace=cast.deploy)
+        self.secret_talk = RawSession.objects.get(namespace=cast.secret)
         self.job = Job.objects.create(org=cast.org, namespace=cast.deploy, kind="embedding.fill")
         self.secret_job = Job.objects.create(org=cast.org, namespace=cast.secret, kind="embedding.fill")
         self.token, _ = services.token_create(principal=cast.people["writer"], org=cast.org)
@@ -80,11 +89,19 @@ PAGES = [
     Page("password_change_done", EVERYBODY),
     Page("memories_memory_changelist", EVERYBODY),
     Page("memories_memory_locks", EVERYBODY),
+    Page("memories_memory_holds", EVERYBODY),
+    Page("memories_memory_held", EVERYBODY),
+    Page("memories_memory_bulk", (), refused=405),
+    Page("memories_rawsession_changelist", EVERYBODY),
+    Page("memories_rawsession_change", MEMBERS, _pk("talk")),
+    Page("memories_rawsession_change", ADMINS, _pk("secret_talk")),
+    Page("memories_rawsession_turn", MEMBERS, _and(_pk("talk"), 1)),
+    Page("memories_rawsession_turn", ADMINS, _and(_pk("secret_talk"), 1)),
     Page("memories_memory_change", MEMBERS, _pk("memory")),
     Page("memories_memory_change", ADMINS, _pk("secret_memory")),
     Page("memories_memory_version", MEMBERS, _and(_pk("memory"), 1)),
     Page("memories_memory_version", ADMINS, _and(_pk("secret_memory"), 1)),
-    *(Page("memories_memory_act", MEMBERS, _and(_pk("memory"), act)) for act in ("lock", "loosen", "delete")),
+    *(Page("memories_memory_act", MEMBERS, _and(_pk("memory"), act)) for act in ACTIONS),
     Page("memories_memory_act", ADMINS, _and(_pk("secret_memory"), "lock")),
     Page("governance_auditevent_changelist", EVERYBODY),
     Page("governance_auditevent_change", AUDITORS, _pk("event")),

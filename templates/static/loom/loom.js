@@ -31,3 +31,12 @@ for (const button of document.querySelectorAll("button[data-copy]")) {
     button.textContent = "Copied";
   });
 }
+
+for (const button of document.querySelectorAll("button[data-tick-all]")) {
+  const boxes = [...button.form.querySelectorAll("input[type=checkbox][name=row]")];
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    const all = boxes.every((box) => box.checked);
+    for (const box of boxes) box.checked = !all;
+  });
+}
