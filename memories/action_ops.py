@@ -525,7 +525,6 @@ class PromoteOutput(OpOutput):
     output=PromoteOutput,
     role=Role.WRITER,
     kind="write",
-    effects=frozenset({Effect.VALUE}),
     idempotent=True,
     toolset="core",
     prepare=lambda ctx, data: actions.promotion_vectors(ctx, data.memory_key),
