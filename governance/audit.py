@@ -11,7 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -177,16 +177,33 @@ class Fault:
 
 @dataclass(frozen=True)
 class Report:
-    """How far a chain was checked, and the first fault if there is one."""
+    """How far a chain was checked, and the first fault if there is one.
+
+    `anchored` is the last sequence number that the anchor file knows; without one, a cut tail cannot be seen.
+    """
 
     org: str
     events: int
     fault: Fault | None
+    anchored: int = field(default=0, compare=False)
 
 
 def verify(org_id: int, org: str) -> Report:
-    """Walk the organisation's chain from its first event to its head and to the anchored heads."""
+    """Walk the organisation's chain from its first event to its head and to the anchored heads.
+
+    The anchors are read first and the rest in one snapshot, for writers go on meanwhile: what was anchored
+    by then was committed by then.
+    """
     anchors = _anchored(settings.LOOM_AUDIT_ANCHOR, org_id)
+    if connection.in_atomic_block:
+        return _walk(org_id, org, anchors)
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        return _walk(org_id, org, anchors)
+
+
+def _walk(org_id: int, org: str, anchors: dict[int, bytes]) -> Report:
     previous, expected = GENESIS, 1
     for event in _stream(org_id):
         seq = event["seq"]
@@ -211,7 +228,12 @@ def verify(org_id: int, org: str) -> Report:
         return Report(org, last, Fault(org, last + 1, f"rows {last + 1} to {known} are missing at the end"))
     if head_hash != previous:
         return Report(org, last, Fault(org, last, f"the head does not match row {last}"))
-    return Report(org, last, None)
+    return Report(org, last, None, max(anchors, default=0))
+
+
+def orphaned_anchors(known: set[int]) -> set[int]:
+    """Ids of organisations whose heads were anchored and that are not among `known`: their rows are gone."""
+    return {org_id for org_id in _anchored_orgs(settings.LOOM_AUDIT_ANCHOR) if org_id not in known}
 
 
 def _stream(org_id: int) -> Iterator[dict[str, Any]]:
@@ -236,18 +258,25 @@ def _stream(org_id: int) -> Iterator[dict[str, Any]]:
 
 def _anchored(path: Path, org_id: int) -> dict[int, bytes]:
     """The heads anchored for this organisation, by sequence number."""
-    heads: dict[int, bytes] = {}
+    return {seq: head for org, seq, head in _anchors(path) if org == org_id}
+
+
+def _anchored_orgs(path: Path) -> set[int]:
+    """The organisations that the anchor file knows."""
+    return {org for org, _, _ in _anchors(path)}
+
+
+def _anchors(path: Path) -> Iterator[tuple[int, int, bytes]]:
     if not path.exists():
-        return heads
+        return
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             # A machine that stopped in the middle of a line leaves its beginning before the next one.
             noted = _noted(line[max(0, line.rfind('{"org"')) :])
             if noted is None:
                 log.warning("%s line %s holds no head; skipped", path, number)
-            elif noted[0] == org_id:
-                heads[noted[1]] = noted[2]
-    return heads
+            else:
+                yield noted
 
 
 def _noted(line: str) -> tuple[int, int, bytes] | None:

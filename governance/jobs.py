@@ -49,6 +49,16 @@ class JobRun:
             return bool(cursor.rowcount == 1)
 
 
+class NotNow(Exception):
+    """Raised by a handler whose work cannot be done yet through no fault of its own, such as a service that
+    is down: the same job is tried again after `delay_s`, and the attempt does not count.
+    """
+
+    def __init__(self, reason: str, delay_s: float) -> None:
+        super().__init__(reason)
+        self.delay_s = delay_s
+
+
 JobHandler = Callable[[JobRun], dict[str, Any]]
 _HANDLERS: dict[str, JobHandler] = {}
 
@@ -122,6 +132,9 @@ def run(job_id: int) -> str:
             raise LookupError(f"no handler for the job kind {attempt.kind}")
         with _beating(attempt):
             result = handler(attempt)
+    except NotNow as later:
+        log.warning("job %s (%s) waits %s s: %s", attempt.id, attempt.kind, later.delay_s, later)
+        return _postpone(attempt, str(later)[:2000], later.delay_s)
     except Exception as error:
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()  # it may be what broke
@@ -134,6 +147,19 @@ def run(job_id: int) -> str:
             send(attempt.id, delay)
         return state
     return _finish(attempt, "done", result, "", 0.0)
+
+
+def _postpone(attempt: JobRun, reason: str, delay_s: float) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """UPDATE governance_job
+               SET state = 'queued', error = %s, lease = NULL, attempts = attempts - 1,
+                   run_after = clock_timestamp() + make_interval(secs => %s), enqueued_at = NULL
+               WHERE id = %s AND lease = %s AND state = 'running'""",
+            [reason, delay_s, attempt.id, attempt.lease],
+        )
+        # The sweep sends it when its time has come; a message would only wait in the worker.
+        return "queued" if cursor.rowcount == 1 else "not_mine"
 
 
 def _finish(attempt: JobRun, state: str, result: dict[str, Any] | None, error: str, delay_s: float) -> str:
@@ -187,6 +213,18 @@ def _beat(attempt: JobRun) -> None:
         # A database that restarts must not end the beats of a job that goes on.
         connection.close()
         log.warning("job %s could not beat: %s", attempt.id, error)
+
+
+def forget_finished() -> int:
+    """Delete jobs that ended longer than LOOM_JOB_KEEP_DAYS ago; how many went."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "DELETE FROM governance_job WHERE id IN (SELECT id FROM governance_job "
+            "WHERE state IN ('done', 'failed') "
+            "AND finished_at < clock_timestamp() - make_interval(days => %s) LIMIT 5000)",
+            [settings.LOOM_JOB_KEEP_DAYS],
+        )
+        return int(cursor.rowcount)
 
 
 def sweep() -> list[int]:

@@ -186,12 +186,15 @@ def ops_health(ctx: Context, data: OpInput) -> dict[str, Any]:
     worker = selectors.worker_seen()
     if not worker["alive"]:
         ctx.degraded.append("worker")
+    parts = {name: probe() for name, probe in sorted(selectors.HEALTH_PROBES.items())}
+    ctx.degraded.extend(name for name, state in parts.items() if state != "ok")
     return {
-        "status": "ok" if worker["alive"] else "degraded",
+        "status": "degraded" if ctx.degraded else "ok",
+        # This answer came out of it.
         "database": "ok",
         "worker": worker,
         "jobs": selectors.queue_counts(ctx.caller.org_id),
-        "embedder": settings.LOOM_EMBEDDER,
+        "embedder": parts.get("embedder", "unknown"),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
@@ -58,6 +59,10 @@ def migrations_pending() -> int:
     """How many migrations wait to be applied."""
     executor = MigrationExecutor(connection)
     return len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+
+
+# Parts that apps above report on: name -> a probe that answers "ok", or what is wrong in a few words.
+HEALTH_PROBES: dict[str, Callable[[], str]] = {}
 
 
 def queue_counts(org_id: int) -> dict[str, int]:

@@ -23,6 +23,7 @@ def run_job(job_id: int) -> None:
 def sweep() -> None:
     """Send lost jobs again, drop what is past its time, and note the audit's heads."""
     jobs.sweep()
+    jobs.forget_finished()
     services.idempotency_sweep()
     services.worker_forget()
     audit.log_heads()

@@ -22,7 +22,17 @@ from memories.erasure import redact
 from memories.models import Status
 from memories.screening import acknowledge, flags_of
 from memories.selectors import SERVED, memory_get, scope
-from memories.services import ROW, Gateway, Identity, LockRequest, Row, embed_all, lock_row, row_from
+from memories.services import (
+    ROW,
+    Gateway,
+    Identity,
+    LockRequest,
+    Row,
+    embed_all,
+    lock_row,
+    refused_entry,
+    row_from,
+)
 
 LIVING = tuple(status for status in Status.values if status not in (Status.DELETED, Status.REDACTED))
 
@@ -211,6 +221,8 @@ def memory_apply(gate: Gateway, rows: Sequence[Row], what: Application) -> list[
             if error.code not in ("LOCKED", "FORBIDDEN", "MANAGED_KEY"):
                 raise
             results.append({**line, "outcome": "refused", "why": error.message})
+            if error.code == "LOCKED":
+                gate.ctx.record(refused_entry(row.key, error))
             continue
         results.append({**line, "version": fresh.version, "outcome": "applied", "why": None})
     return results

@@ -8,37 +8,24 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from governance.jobs import JobRun
-from governance.models import Namespace
-from governance.services import job_create, system_context
+from governance.jobs import JobRun, NotNow
 from memories.embedders import EmbedderUnavailable, get_embedder, is_zero
-from memories.services import FILL_JOB, embedding_text, write_embeddings
+from memories.services import embedding_text, write_embeddings
 
 BATCH = 64
-AGAIN_AFTER_S = 300.0
+AGAIN_AFTER_S = 30.0
 
 
 def embedding_fill(run: JobRun) -> dict[str, Any]:
     """Embed the job's memories in batches; what has changed or gone meanwhile is left alone.
 
-    Raises EmbedderUnavailable when the embedder is still down; the job is then tried again later, and its
-    last attempt leaves a job to go on. Safe to run again: a row whose content moved was embedded by that
-    write, or has a job of its own.
+    While the embedder is down the job waits, however long the outage lasts: no memory stays without a vector
+    for it. Safe to run again: a row whose content moved was embedded by that write, or has a job of its own.
     """
     try:
         return _fill(run)
-    except EmbedderUnavailable:
-        if run.attempt >= run.max_attempts:
-            _go_on_later(run)
-        raise
-
-
-def _go_on_later(run: JobRun) -> None:
-    """An outage may be longer than the attempts of one job, and no memory stays without a vector for it."""
-    namespace = Namespace.objects.select_related("org").get(pk=run.namespace_id or 0)
-    ctx = system_context(org=namespace.org, namespace=namespace, op_name=FILL_JOB)
-    with transaction.atomic():
-        job_create(ctx=ctx, kind=FILL_JOB, input=run.input, delay_s=AGAIN_AFTER_S)
+    except EmbedderUnavailable as error:
+        raise NotNow(f"EmbedderUnavailable: {error}", AGAIN_AFTER_S) from error
 
 
 def _fill(run: JobRun) -> dict[str, Any]:

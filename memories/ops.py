@@ -254,6 +254,8 @@ def memory_set_many(ctx: Context, data: SetManyInput) -> dict[str, Any]:
                 raise
             results[i] = {"memory_key": item.memory_key, "error": error.detail(ctx.request_id)}
             refused += 1
+            if error.code == "LOCKED":
+                ctx.record(services.refused_entry(item.memory_key, error))
             continue
         results[i] = result
         stored += not result["noop"]

@@ -14,7 +14,7 @@ from pgvector import HalfVector
 
 from governance.clock import iso
 from governance.tenancy import visible_namespaces
-from loomsite.ops import Context
+from loomsite.ops import Context, Role
 from memories import ranking
 from memories.analysis import excerpt, flatten, query_terms
 from memories.embedders import EmbedderUnavailable, embed_query, get_embedder, is_zero
@@ -88,6 +88,9 @@ def _namespaces(ctx: Context, request: SearchRequest) -> tuple[list[int], list[s
         here = [] if ctx.namespace_id is None else [ctx.namespace_id]
         return here, [ctx.namespace] if here else [], []
     visible = visible_namespaces(ctx.caller)
+    if Status.DELETED in request.include_status:
+        # Tombstones are for those who could restore them, in every namespace by its own role.
+        visible = [row for row in visible if Role.of(row["role"]) >= Role.WRITER]
     # The request's own namespace first, so that the cap never drops it.
     visible.sort(key=lambda row: (row["namespace"] != ctx.namespace, row["namespace"]))
     taken, rest = visible[:FAN_OUT], visible[FAN_OUT:]

@@ -597,7 +597,7 @@ def _memory_set(gate: Gateway, request: SetRequest, row: Row | None) -> tuple[di
         current = row.state.content_sha256 if row is not None and row.served else None
         if current != request.if_match_sha256:
             raise _moved(request.key, row, request.if_match_sha256)
-    pinned, duplicate = _others(gate, request.key, request.who, row, sha)
+    pinned, duplicate = _others(gate, request.key, request.who, row, sha, request.pinned is False)
     if pinned is not None:
         raise _pinned(request.key, pinned, request.value)
     # Only now, when nothing refuses the call any more, may it write what an expiry left to be written.
@@ -681,12 +681,12 @@ Pin = tuple[int, str, Any]
 
 
 def _others(
-    gate: Gateway, key: str, who: Identity, row: Row | None, sha: str
+    gate: Gateway, key: str, who: Identity, row: Row | None, sha: str, unpins: bool = False
 ) -> tuple[Pin | None, str | None]:
     """What other rows have to say to a write of content `sha`, in one look.
 
-    The pinned value of this key, visible to the writer, that the write would contradict; and another
-    visible key with the same content, which is said and not merged.
+    The pinned value of this key, visible to the writer, that the write would contradict (or unpin); and
+    another visible key with the same content, which is said and not merged.
     """
     from memories.selectors import SERVED, scope
 
@@ -710,7 +710,8 @@ def _others(
     duplicate = found[False][3] if False in found else None
     if row is not None and row.state.pinned and row.served:
         # The row's own pin decides; another one under this key does not bind the writer who holds it.
-        mine = row.pinned_by == gate.ctx.caller.principal or row.state.content_sha256 == sha
+        same = row.state.content_sha256 == sha and not unpins
+        mine = row.pinned_by == gate.ctx.caller.principal or same
         return (None if mine else (row.id, row.pinned_by, row.state.value)), duplicate
     if True in found:
         id_, by, value, _ = found[True]
@@ -897,6 +898,15 @@ def memory_unlock(gate: Gateway, key: str, reason: str) -> tuple[Row, bool]:
         cursor.execute("SELECT set_config('loom.loosen', '', true)")
     _record_lock(gate, row, LockState(), reason)
     return row, True
+
+
+def refused_entry(key: str, error: OpError) -> AuditEntry:
+    """The audit row of one refused row within a call that goes on."""
+    return AuditEntry(
+        target=key,
+        outcome="refused",
+        detail={"code": error.code, "blocked": error.fields.get("blocked"), "memory_key": key},
+    )
 
 
 def _record_lock(gate: Gateway, row: Row, state: LockState, reason: str) -> None:

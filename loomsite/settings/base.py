@@ -119,6 +119,7 @@ REST_FRAMEWORK = {
 CELERY_BROKER_URL = broker_url_from_env(LOOM_HOME)
 LOOM_WORKER_STALE_S = env.integer("LOOM_WORKER_STALE_S", 30, 2, 3600)
 LOOM_JOB_STALE_S = env.integer("LOOM_JOB_STALE_S", 60, 2, 86_400)
+LOOM_JOB_KEEP_DAYS = env.integer("LOOM_JOB_KEEP_DAYS", 30, 1, 3650)
 LOOM_SWEEP_S = env.integer("LOOM_SWEEP_S", 15, 1, 3600)
 
 LOOM_EMBEDDER = env.choice("LOOM_EMBEDDER", "wordllama", ("wordllama", "openai", "none"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,11 +47,13 @@ def append(org: Org, *details: dict[str, Any]) -> None:
 def tampering() -> Iterator[Any]:
     """A cursor for whom the triggers are off: somebody with the rights of a superuser."""
     with connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE governance_auditevent DISABLE TRIGGER USER")
+        for table in ("governance_auditevent", "governance_audithead"):
+            cursor.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
         try:
             yield cursor
         finally:
-            cursor.execute("ALTER TABLE governance_auditevent ENABLE TRIGGER USER")
+            for table in ("governance_auditevent", "governance_audithead"):
+                cursor.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER")
 
 
 # What is kept
@@ -335,8 +338,56 @@ def test_a_whole_chain_that_is_gone_is_seen_by_the_anchor(cast: Cast) -> None:
 @real_commits
 def test_a_head_that_was_changed_is_seen(cast: Cast) -> None:
     append(cast.org, {})
-    AuditHead.objects.update(hash=bytes(32))
+    with tampering():
+        AuditHead.objects.update(hash=bytes(32))
     assert fault(cast.org) == "the head does not match row 1"
+
+
+@real_commits
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE governance_audithead SET seq = seq - 1",
+        "UPDATE governance_audithead SET hash = decode(repeat('00', 32), 'hex')",
+        "DELETE FROM governance_audithead",
+    ],
+)
+def test_the_head_only_moves_forward_and_never_goes(cast: Cast, statement: str) -> None:
+    append(cast.org, {})
+    with pytest.raises(DatabaseError, match="forward|append-only"), connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+@real_commits
+def test_verifying_while_others_write_finds_no_fault(cast: Cast) -> None:
+    done = threading.Event()
+
+    def write() -> None:
+        try:
+            while not done.is_set():
+                append(cast.org, {"x": 1})
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=write) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        reports = [verify(cast.org) for _ in range(25)]
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert [report.fault for report in reports if report.fault is not None] == []
+    assert reports[-1].events > reports[0].events
+
+
+@real_commits
+def test_truncate_is_refused_outside_a_test_database_whatever_a_session_sets(cast: Cast) -> None:
+    # The setting is on in this database; its name is what lets the suite empty it.
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_get_functiondef('loom_append_only'::regproc)")
+        assert "starts_with(current_database(), 'test_')" in cursor.fetchone()[0]
 
 
 # The anchor

@@ -174,7 +174,7 @@ def test_unlocking_leaves_no_permission_behind(cast: Cast) -> None:
 
 def test_what_a_lock_lets_pass_passes_in_sql_too(cast: Cast) -> None:
     put(cast, mode="read_only")
-    assert Memory.objects.update(doc_len=3, lock_reason="clearer words") == 1
+    assert Memory.objects.update(doc_len=3) == 1
     sql("UPDATE memories_embedding SET embedder = 'other'")
     assert sql("SELECT embedder FROM memories_embedding") == [("other",)]
 
@@ -188,3 +188,10 @@ def test_a_write_that_only_the_trigger_stops_is_answered_as_423(
         answer = cast.call("memory.set", {"memory_key": "k", "value": "new"})
     assert (answer.status, answer.code) == (423, "LOCKED")
     assert "audit of May" in answer.detail["message"]
+
+
+def test_the_words_of_a_lock_in_force_stay(cast: Cast) -> None:
+    put(cast, mode="no_delete")
+    refused(lambda: Memory.objects.update(lock_reason="forged"))
+    refused(lambda: Memory.objects.update(locked_by="nobody"))
+    assert Memory.objects.update(lock_mode="read_only", lock_reason="tighter, so in other words") == 1
