@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from django.db import connection
 
+from governance.tenancy import visible_namespaces
 from memories.models import Status
 from memories.services import Gateway, Row
 
@@ -17,6 +18,7 @@ def redact(gate: Gateway, row: Row) -> Row:
     database's erasure function then blanks what stands in the rows.
     """
     row = gate.materialize_expiry(row)
+    _mark_forks(gate, row)
     state = replace(row.state, status=Status.REDACTED, pinned=False)
     fresh = gate.write(row, row.key, row.identity, state, "redact", governed=True)
     gate.flush()
@@ -30,3 +32,22 @@ def redact(gate: Gateway, row: Row) -> Row:
             [gate.ctx.caller.org_id, f'$.** ? (@.memory_id == "{row.id}" || @.id == "{row.id}")'],
         )
     return fresh
+
+
+def _mark_forks(gate: Gateway, row: Row) -> None:
+    """Copies that were shared stay: the audit names them, and the caller those that he may see."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT id, namespace_id FROM memories_memory WHERE promoted_from = %s AND status <> 'redacted' "
+            "ORDER BY id LIMIT 100",
+            [row.id],
+        )
+        forks = dict(cursor.fetchall())
+    gate.note = {name: text for name, text in gate.note.items() if name != "forks"}
+    if not forks:
+        return
+    gate.note["forks"] = ", ".join(map(str, forks))
+    seen = {space["id"] for space in visible_namespaces(gate.ctx.caller)}
+    shown = ", ".join(str(id_) for id_, namespace_id in forks.items() if namespace_id in seen)
+    if shown:
+        gate.ctx.advisories.append(f"memory_key: copies of {row.key} were shared and stay: {shown}")

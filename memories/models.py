@@ -111,6 +111,9 @@ class Memory(Lockable):
             models.Index(fields=["namespace", "memory_key"], name="memory_pinned", condition=Q(pinned=True)),
             models.Index(fields=["namespace", "-updated_at"], name="memory_held", condition=Q(held=True)),
             models.Index(fields=["screened_with", "id"], name="memory_screened"),
+            models.Index(
+                fields=["promoted_from"], name="memory_fork", condition=Q(promoted_from__isnull=False)
+            ),
             GinIndex(fields=["tags"], name="memory_tags"),
         ]
 
