@@ -98,7 +98,9 @@ class AuditEventAdmin(PageAdmin):
     def verify(self, request: HttpRequest) -> HttpResponse:
         """Walk the organisation's chain and say what was found."""
         seen = sight(request)
-        org = get_object_or_404(console_selectors.audit_orgs(seen), slug=request.POST.get("org", ""))
+        org = get_object_or_404(
+            console_selectors.audit_orgs(seen), slug=request.POST.get("org", "").replace("\0", "")
+        )
         if not seen.administers_org(org.pk):
             raise PermissionDenied("Only an admin of the organisation checks its chain.")
         report = audit.verify(org.pk, org.slug)

@@ -209,7 +209,9 @@ class MemoryAdmin(PageAdmin):
             flags=flag_views(memory, console_selectors.flags_of(memory)),
             may_acknowledge=role >= Role.REVIEWER,
             sources=console_selectors.sources_of(seen, memory),
-            timeline=console_selectors.timeline(memory, int(before) if before.isdecimal() else None),
+            timeline=console_selectors.timeline(
+                memory, int(before) if before.isdecimal() and len(before) < 19 else None
+            ),
             may_audit=may_audit,
             audit=console_selectors.audit_of(memory, audit_events(seen)) if may_audit else [],
         )
@@ -239,7 +241,11 @@ class MemoryAdmin(PageAdmin):
                 )
                 status = 409
             elif form.is_valid():
-                answer = console_actions.perform(wanted, seen.user, memory, form.cleaned_data)
+                given = form.cleaned_data
+                if wanted.op == "memory.unlock":
+                    # The lock that the reader saw; the op judges it again under the row's lock.
+                    given = {**given, "locked_at": request.POST.get("locked_at", "")}
+                answer = console_actions.perform(wanted, seen.user, memory, given)
                 if answer.ok:
                     messages.success(request, console_actions.told(wanted, answer))
                     return HttpResponseRedirect(reverse("admin:memories_memory_change", args=[pk]))

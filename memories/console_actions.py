@@ -74,6 +74,8 @@ def _by_key(memory: Memory, given: Given) -> dict[str, Any]:
     for name in ("mode", "matter"):
         if given.get(name):
             payload[name] = given[name]
+    if given.get("locked_at"):
+        payload["locked_at"] = given["locked_at"]
     if given.get("until"):
         payload["until"] = given["until"].astimezone(UTC).isoformat()
     return payload

@@ -828,6 +828,9 @@ class UnlockInput(WriteInput):
 
     memory_key: Key = _KEY
     reason: Annotated[Reason, AfterValidator(not_blank)] = Field(description="Why the lock is loosened.")
+    locked_at: Instant | None = Field(
+        None, description="When the lock that was seen was placed; 409 if another has taken its place."
+    )
 
 
 class UnlockOutput(OpOutput):
@@ -861,7 +864,7 @@ class UnlockOutput(OpOutput):
 def memory_unlock(ctx: Context, data: UnlockInput) -> dict[str, Any]:
     """Loosen one lock."""
     gate = Gateway(ctx)
-    row, changed = services.memory_unlock(gate, data.memory_key, data.reason.strip())
+    row, changed = services.memory_unlock(gate, data.memory_key, data.reason.strip(), data.locked_at)
     return {
         "memory_key": row.key, "memory_id": str(row.id), "mode_before": row.lock.mode, "changed": changed
     }  # fmt: skip

@@ -880,13 +880,25 @@ def lock_row(gate: Gateway, row: Row, request: LockRequest) -> tuple[Row, bool]:
     return replace(row, lock=state), True
 
 
-def memory_unlock(gate: Gateway, key: str, reason: str) -> tuple[Row, bool]:
-    """Take a lock away; (row as it was, changed). The pipeline has checked that an admin asks."""
+def memory_unlock(
+    gate: Gateway, key: str, reason: str, locked_at: datetime | None = None
+) -> tuple[Row, bool]:
+    """Take a lock away; (row as it was, changed). The pipeline has checked that an admin asks.
+
+    `locked_at` names the lock that was seen: OpError 409 when a tighter one has taken its place since.
+    """
     row = gate.by_key(key, tuple(s for s in Status.values if s != Status.REDACTED))
     if row is None:
         raise not_found(f"{key}: no such memory here; memory.list shows the keys.")
     if row.lock.mode == "none":
         return row, False
+    if locked_at is not None and locked_at != row.lock.locked_at:
+        raise OpError(
+            "VERSION_CONFLICT",
+            f"{key} was locked anew since you looked: {row.lock.mode}, {row.lock.reason}. Look at it again.",
+            memory_key=key,
+            locked_at=iso(row.lock.locked_at),
+        )
     with connection.cursor() as cursor:
         # The trigger lets a lock in force be loosened for this row only, and only in this transaction.
         cursor.execute("SELECT set_config('loom.loosen', %s, true)", [str(row.id)])

@@ -215,3 +215,17 @@ def test_a_role_for_nobody_is_a_form_error(cast: Cast) -> None:
     url = reverse("admin:governance_namespace_change", args=[cast.deploy.pk])
     page = cast.client("admin").post(url, {"kind": "group", "name": "ghosts", "role": "viewer"})
     assert NOBODY in page.content.decode()
+
+
+def test_a_lock_that_was_tightened_since_the_page_was_shown_is_not_loosened_unseen(cast: Cast) -> None:
+    memory = cast.remember("release/window")
+    act(cast, "writer", memory, "lock", mode="no_delete", reason="mild")
+    memory.refresh_from_db()
+    assert memory.locked_at is not None
+    seen = memory.locked_at.isoformat()
+    act(cast, "writer", memory, "lock", mode="read_only", reason="LEGAL: never touch")
+    answer = act(cast, "admin", memory, "loosen", reason="mild enough", password=PASSWORD, locked_at=seen)
+    assert answer.status_code == 409
+    assert "LEGAL: never touch" in answer.content.decode()
+    memory.refresh_from_db()
+    assert memory.lock_mode == "read_only"
