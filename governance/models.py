@@ -278,6 +278,21 @@ class AuditEvent(models.Model):
         return f"#{self.seq} {self.op} {self.target} {self.outcome}"
 
 
+class ImportedAudit(models.Model):
+    """An audit row that came with an imported namespace. History of another chain; append-only by trigger."""
+
+    namespace = models.ForeignKey(Namespace, on_delete=models.PROTECT, related_name="imported_audit")
+    # JSON exactly as it came, hash included: it can be checked by itself and is exported again as it is.
+    row = models.TextField()
+    imported_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        ordering: ClassVar = ["id"]
+
+    def __str__(self) -> str:
+        return f"imported #{self.pk}"
+
+
 class Job(models.Model):
     """A piece of background work. This row is the truth; the queue only carries its id."""
 
