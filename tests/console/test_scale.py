@@ -14,9 +14,12 @@ from django.urls import reverse
 from governance import services
 from governance.models import Namespace
 from loomsite.ops import Role
+from memories.models import Memory, RawSession
 from tests.console.conftest import Cast, build_cast
 
 ROWS = 10_000
+# pytest-django makes the database for marked tests only.
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +38,7 @@ def crowd(django_db_setup: None, django_db_blocker: Any) -> Iterator[Cast]:
 def _fill(cast: Cast) -> None:
     places = {"org": cast.org.pk, "deploy": cast.deploy.pk, "writer": cast.people["writer"].pk, "rows": ROWS}
     with connection.cursor() as cursor:
-        for statement in FILL:
+        for statement in (*FILL, *FILL_MORE):
             cursor.execute(statement, places)
     for space in Namespace.objects.filter(slug__startswith="space-").order_by("pk")[:50]:
         services.member_set_role(namespace=space, member=cast.people["viewer"], role=Role.REVIEWER)
@@ -90,12 +93,38 @@ FILL = (
 )
 
 
+FILL_MORE = (
+    "UPDATE memories_memory SET held = true, holds = 1 WHERE id > 10000000",
+    f"""INSERT INTO memories_flag (memory_id, pattern, spans, content_sha256, catalogue, acknowledged_by,
+          acknowledge_reason)
+        SELECT 10000000 + n, 'role_hijack', '[[0, 3]]', repeat('0', 64), 'x', '', '' {NUMBERS}""",
+    f"""INSERT INTO governance_hold (org_id, namespace_id, node_id, target, matter, reason, placed_by,
+          released_by, release_reason)
+        SELECT %(org)s, %(deploy)s, 10000000 + n, 'key/' || n, 'case ' || n %% 9, 'court', 'owner', '',
+          '' {NUMBERS}""",
+    f"""INSERT INTO memories_rawsession (namespace_id, session_id, agent, user_id, turns, terms, first_at,
+          last_at)
+        SELECT %(deploy)s, 'talk ' || n, '-', '-', 1, 1, now(), now() {NUMBERS}""",
+    f"""INSERT INTO memories_rawturn (session_id, namespace_id, seq, role, content, source_class, principal,
+          token_prefix, doc_len)
+        SELECT (SELECT min(id) FROM memories_rawsession), %(deploy)s, n, 'user', repeat('word ', 2000),
+          'user_prompt', 'owner', '', 2000 {NUMBERS}""",
+)
+
 PAGES = {
     "home": ("admin:index", {}),
     "memories": ("admin:memories_memory_changelist", {}),
     "memories by word": ("admin:memories_memory_changelist", {"q": "key/77"}),
     "memories by lock": ("admin:memories_memory_changelist", {"lock": "read_only", "namespace": "deploy"}),
     "locks": ("admin:memories_memory_locks", {}),
+    "holds": ("admin:memories_memory_holds", {"matter": "case 3"}),
+    "held": ("admin:memories_memory_held", {"pattern": "role_hijack"}),
+    "held of a namespace": ("admin:memories_memory_held", {"namespace": "acme/deploy"}),
+    "raw archive": ("admin:memories_rawsession_changelist", {}),
+    "raw archive by word": (
+        "admin:memories_rawsession_changelist",
+        {"q": "word", "namespace": "acme/deploy"},
+    ),
     "audit": ("admin:governance_auditevent_changelist", {}),
     "audit of a target": ("admin:governance_auditevent_changelist", {"target": "key/3", "op": "memory.set"}),
     "namespaces": ("admin:governance_namespace_changelist", {}),
@@ -153,3 +182,25 @@ def test_pages_lead_through_every_row_once_though_all_share_one_instant(
             after = page.after
         assert len(seen) == len(set(seen)) == 600
         assert seen == sorted(seen, reverse=True)
+
+
+def test_a_conversation_of_ten_thousand_turns(crowd: Cast, django_db_blocker: Any) -> None:
+    with django_db_blocker.unblock():
+        session = RawSession.objects.order_by("pk")[0]
+        client = crowd.client("owner")
+        with CaptureQueriesContext(connection) as queries:
+            response = client.get(reverse("admin:memories_rawsession_change", args=[session.pk]))
+        assert response.status_code == 200
+        assert len(queries) <= MOST
+        assert len(response.content) < 300_000
+
+
+@pytest.mark.parametrize("action", ["delete", "archive", "lock"])
+def test_a_page_of_ticked_rows_is_judged_together(crowd: Cast, django_db_blocker: Any, action: str) -> None:
+    with django_db_blocker.unblock():
+        rows = list(Memory.objects.filter(namespace=crowd.deploy).values_list("pk", flat=True)[:50])
+        client = crowd.client("owner")
+        with CaptureQueriesContext(connection) as queries:
+            response = client.post(reverse("admin:memories_memory_bulk"), {"action": action, "row": rows})
+        assert response.status_code == 200 and len(response.context["verdicts"]) == 50
+        assert len(queries) <= MOST, [entry["sql"][:120] for entry in queries.captured_queries]
