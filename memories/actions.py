@@ -70,6 +70,7 @@ def hold_add(gate: Gateway, key: str, matter: str, reason: str) -> tuple[Row, bo
     row = gate.by_key(key, LIVING)
     if row is None:
         raise not_found(f"{key}: no such memory here; memory.list shows the keys.")
+    row = gate.settle(row)
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO governance_hold (org_id, namespace_id, node_id, target, matter, reason, placed_by, "

@@ -298,6 +298,13 @@ class Gateway:
             return row
         return self._update(row, replace(row.state, status=_ended(row.state)), "expire", reason="expired")
 
+    def settle(self, row: Row) -> Row:
+        """The row with its end written down, before a guard that would defer it as if it were to come."""
+        if row.overdue:
+            row = self.materialize_expiry(row)
+            self.flush()
+        return row
+
     def _insert(
         self, key: str, who: Identity, state: State, kind: str, promoted_from: int | None = None
     ) -> Row | None:
@@ -849,7 +856,7 @@ def memory_lock(gate: Gateway, key: str, request: LockRequest) -> tuple[Row, boo
     row = gate.by_key(key, tuple(s for s in Status.values if s not in (Status.DELETED, Status.REDACTED)))
     if row is None:
         raise not_found(f"{key}: no such memory here; memory.list shows the keys.")
-    return lock_row(gate, row, request)
+    return lock_row(gate, gate.settle(row), request)
 
 
 def lock_row(gate: Gateway, row: Row, request: LockRequest) -> tuple[Row, bool]:

@@ -278,3 +278,139 @@ def test_concurrent_twins_of_one_idempotency_key_write_once(cast: Cast) -> None:
     assert {reply.status for reply in replies} == {200}
     assert {reply["version"] for reply in replies} == {1}
     assert MemoryVersion.objects.count() == 1
+
+
+# Ops on many rows, on their standing, and governed ones
+
+
+def _apply(cast: Cast, keys: list[str], action: str = "delete", **more: Any) -> Reply:
+    body = {"keys": keys, "action": action, "reason": "r", "dry_run": False, **more}
+    return cast.run("memory.apply", body)
+
+
+def shuffled_sets_against_applied_deletes(cast: Cast, rounds: int) -> None:
+    """Writers and bulk deletes of the same keys in any order: nobody locks anybody out, nothing is lost."""
+    keys = [f"k{n}" for n in range(20)]
+    cast.run("memory.set_many", {"items": [{"memory_key": key, "value": "start"} for key in keys]})
+
+    def write(writer: int) -> list[Reply]:
+        shuffle = random.Random(writer)
+        replies = []
+        for n in range(rounds):
+            order = shuffle.sample(keys, len(keys))
+            items = [{"memory_key": key, "value": f"{writer}/{n}"} for key in order]
+            replies.append(cast.run("memory.set_many", {"items": items}))
+        return replies
+
+    def delete(writer: int) -> list[Reply]:
+        shuffle = random.Random(100 + writer)
+        return [_apply(cast, shuffle.sample(keys, 15)) for _ in range(rounds)]
+
+    def merge(writer: int) -> list[Reply]:
+        shuffle = random.Random(200 + writer)
+        body = {"into": f"into{writer}", "value": writer}
+        return [
+            cast.run("memory.consolidate", {**body, "keys": shuffle.sample(keys, 3)}) for _ in range(rounds)
+        ]
+
+    jobs: list[Callable[[], list[Reply]]] = [partial(write, w) for w in range(4)]
+    jobs += [partial(delete, w) for w in range(3)] + [partial(merge, 0)]
+    results = in_threads(*jobs)
+    assert {reply.status for some in results[:7] for reply in some} == {200}
+    assert {reply.status for reply in results[7]} <= {200, 404}
+    for key in keys:
+        kept = {v["value"] for v in history(cast, key)}
+        assert {f"{w}/{n}" for w in range(4) for n in range(rounds)} <= kept
+    agree_with_the_tables(cast)
+
+
+def test_shuffled_set_many_and_applied_deletes_do_not_lock_each_other_out(cast: Cast) -> None:
+    shuffled_sets_against_applied_deletes(cast, 3)
+
+
+@pytest.mark.soak
+def test_much_shuffled_set_many_and_many_applied_deletes(cast: Cast) -> None:
+    shuffled_sets_against_applied_deletes(cast, 25)
+
+
+def guard_against_end(cast: Cast, rounds: int, guard: str, end: str) -> None:
+    """Each round a guard and an end of one memory at once: whichever commits first decides."""
+    keys = [f"k{n}" for n in range(rounds)]
+    for start in range(0, rounds, 500):
+        items = [{"memory_key": key, "value": 0} for key in keys[start : start + 500]]
+        cast.run("memory.set_many", {"items": items})
+    ids = dict(Memory.objects.values_list("memory_key", "pk"))
+
+    def place(key: str) -> int:
+        if guard == "hold":
+            return cast.run("hold.add", {"memory_key": key, "matter": "m", "reason": "r"}).status
+        return cast.run("memory.lock", {"memory_key": key, "reason": "r", "mode": "no_delete"}).status
+
+    def finish(key: str) -> int:
+        if end == "delete":
+            return cast.run("memory.delete", {"memory_key": key}).status
+        if end == "apply":
+            outcomes = [row["outcome"] for row in _apply(cast, [key])["rows"]]
+            return 200 if outcomes == ["applied"] else 423
+        id_ = str(ids[key])
+        body = {
+            "ids": [id_], "action": "archive", "reason": "r", "confirm_destructive": True,
+            "expected_versions": {id_: 1},
+        }  # fmt: skip
+        return cast.run("memory.govern", body).status
+
+    placed, ended = in_threads(lambda: [place(key) for key in keys], lambda: [finish(key) for key in keys])
+    assert set(ended) <= {200, 423} and set(placed) <= {200, 404}
+    for key, was_placed, was_ended in zip(keys, placed, ended, strict=True):
+        memory = Memory.objects.get(pk=ids[key])
+        guarded = memory.holds > 0 or memory.lock_mode != "none"
+        if end == "govern":
+            # What governance archived may still be guarded afterwards; never the other way round.
+            assert (memory.status == "archived") is (was_ended == 200)
+            assert guarded is (was_placed == 200)
+        else:
+            assert (was_placed == 200) is (was_ended == 423) is guarded
+    order = sql(
+        "SELECT g.target FROM governance_auditevent g JOIN governance_auditevent e USING (org_id, target) "
+        "WHERE g.op IN ('hold.add', 'memory.lock') AND g.outcome = 'applied' AND e.outcome = 'applied' "
+        "AND e.op IN ('memory.delete', 'memory.apply', 'memory.govern') AND e.seq > g.seq"
+    )
+    assert order == []
+    agree_with_the_tables(cast)
+
+
+GUARDS = [("lock", "govern"), ("hold", "delete"), ("hold", "apply"), ("hold", "govern")]
+
+
+@pytest.mark.parametrize(("guard", "end"), GUARDS)
+def test_a_guard_and_an_end_at_once_are_decided_by_whoever_commits_first(
+    cast: Cast, guard: str, end: str
+) -> None:
+    guard_against_end(cast, 40, guard, end)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("guard", "end"), GUARDS)
+def test_many_guards_and_ends_at_once(cast: Cast, guard: str, end: str) -> None:
+    guard_against_end(cast, 500, guard, end)
+
+
+def test_a_sweep_and_holds_at_once_never_end_what_was_held(cast: Cast) -> None:
+    keys = [f"k{n}" for n in range(60)]
+    items = [{"memory_key": key, "value": 0, "ttl_seconds": 60} for key in keys]
+    cast.run("memory.set_many", {"items": items})
+
+    def hold() -> list[int]:
+        body = {"matter": "m", "reason": "r"}
+        return [cast.run("hold.add", {**body, "memory_key": key}).status for key in keys]
+
+    def sweep() -> int:
+        return sum(services.expire_due(limit=7) for _ in range(25))
+
+    pass_expiry(*keys[::2])
+    placed, _, _ = in_threads(hold, sweep, sweep)
+    for key, status in zip(keys, placed, strict=True):
+        memory = Memory.objects.get(memory_key=key)
+        assert (memory.status == "active") is (memory.holds == 1) is (status == 200), key
+    assert set(placed[1::2]) == {200}
+    agree_with_the_tables(cast)

@@ -126,6 +126,16 @@ def test_a_hold_defers_an_expiry_until_it_is_released(cast: Cast) -> None:
     assert services.expire_due() == 1
 
 
+@pytest.mark.parametrize("op", ["memory.lock", "hold.add"])
+def test_a_guard_does_not_bring_back_what_has_ended(cast: Cast, op: str) -> None:
+    put(cast, ttl_seconds=60, on_expire="stale")
+    pass_expiry("k")
+    matter = {"matter": "m"} if op == "hold.add" else {}
+    assert cast.run(op, {"memory_key": "k", "reason": "r", **matter})["changed"] is True
+    assert cast.run("memory.get", {"memory_key": "k"})["found"] is False
+    assert [version["status"] for version in history(cast, "k")] == ["active", "stale"]
+
+
 def test_holds_are_audited_and_make_no_version(cast: Cast) -> None:
     put(cast)
     hold(cast)
