@@ -287,9 +287,8 @@ def _audit_refusal(ctx: Context, error: OpError, data: OpInput) -> None:
     if _is_dry_run(data) or not policy.audits_refusal(ctx.op, error):
         return
     target = str(getattr(data, "memory_key", "") or error.fields.get("memory_key", ""))
-    detail = {"code": error.code}
-    if "blocked" in error.fields:
-        detail["blocked"] = error.fields["blocked"]
+    detail: dict[str, Any] = {"code": error.code}
+    detail |= {name: error.fields[name] for name in ("blocked", "ids") if name in error.fields}
     try:
         with transaction.atomic():
             audit.append(ctx, [AuditEntry(target=target, outcome="refused", detail=detail)])

@@ -668,10 +668,11 @@ class RedactOutput(OpOutput):
 def memory_redact(ctx: Context, data: RedactInput) -> dict[str, Any]:
     """Redact one key."""
     gate = Gateway(ctx)
-    if not data.dry_run:
-        policy.require_direct(ctx, "memory.redact", 1)
     row = actions.memory_redact(gate, data.memory_key)
     gate.flush()
+    # Every other refusal comes first; this one takes back what was just done.
+    if not data.dry_run:
+        policy.require_direct(ctx, "memory.redact", 1)
     return {
         "memory_key": row.key, "memory_id": str(row.id), "version": row.version,
         "status": row.state.status, "dry_run": data.dry_run,

@@ -165,7 +165,8 @@ def select(gate: Gateway, selection: Selection) -> list[Row]:
 
 def _by_keys(gate: Gateway, keys: Sequence[str]) -> list[Row]:
     rows = [row for row in gate.by_keys(keys, (Status.ACTIVE,)).values() if row is not None]
-    missing = [key for key in dict.fromkeys(keys) if key not in {row.key for row in rows}]
+    here = {row.key for row in rows}
+    missing = [key for key in dict.fromkeys(keys) if key not in here]
     if missing:
         shown = ", ".join(missing[:20])
         gate.ctx.advisories.append(f"keys: {len(missing)} not here: {shown}"[:1000])

@@ -656,7 +656,7 @@ class RestoreOutput(OpOutput):
     output=RestoreOutput,
     role=Role.WRITER,
     kind="write",
-    effects=frozenset({Effect.VALUE, Effect.EXPIRY_LATER}),
+    effects=frozenset({Effect.VALUE, Effect.EXPIRY_LATER, Effect.EXISTENCE}),
     idempotent=True,
     summary="Bring a deleted memory back.",
     text=AgentText(

@@ -73,6 +73,13 @@ def _stale(cast: Cast) -> None:
     assert cast.run("memory.govern", body).status == 200
 
 
+def _stale_and_rejected(cast: Cast) -> None:
+    _stale(cast)
+    ((id_,),) = sql("SELECT id FROM memories_memory WHERE memory_key = 'k'")
+    body = {**_govern("reject"), "ids": [id_], "expected_versions": {str(id_): 2}}
+    assert cast.console("memory.govern", body).status == 200
+
+
 def _stale_and_past(cast: Cast) -> None:
     _stale(cast)
     pass_expiry("k")
@@ -147,6 +154,7 @@ CELLS: dict[str, dict[str, Cell]] = {
     "memory.redact": {"it": Cell("existence", {**KEY, "reason": "r"}, reviewed=True)},
     "memory.restore": {
         "what is stale": Cell("value", KEY, _stale, console_only=True),
+        "what is stale and was rejected": Cell("existence", KEY, _stale_and_rejected, console_only=True),
         "what is stale and past": Cell("expiry_later", KEY, _stale_and_past, console_only=True),
     },
     "memory.set": SET,

@@ -140,6 +140,8 @@ def test_a_token_only_learns_what_would_be(cast: Cast) -> None:
         for by in ("mate", "owner"):
             refused = cast.run("memory.redact", body, by=by)
             assert refused.status == 403 and "console" in refused.detail["message"]
+            # What would refuse anybody is said first.
+            assert cast.run("memory.redact", {**body, "memory_key": "none"}, by=by).status == 404
     assert cast.console("memory.redact", {**body, "reason": " "}).status == 400
 
 
