@@ -25,6 +25,7 @@ from psycopg import sql
 
 from benchmarks.common import ROOT, Skipped, call
 from benchmarks.corpus import items
+from loomsite.embedded.supervisor import web_command
 from loomsite.settings.database import VARIABLE, DatabaseAddress, embedded_service, parse_database_url
 
 NAMESPACE = "bench"
@@ -109,13 +110,9 @@ def _drop(admin: psycopg.Connection, name: str) -> None:
     print(f"the database {name} is still in use and stays: drop it by hand")
 
 
-def granian(port: int, threads: int = 8) -> list[str]:
-    """The web server's command line, as the supervisor has it."""
-    return [
-        *(sys.executable, "-m", "granian", "--interface", "wsgi", "--workers", "1"),
-        *("--blocking-threads", str(threads), "--host", "127.0.0.1", "--port", str(port)),
-        *("--log-level", "warning", "--no-ws", "loomsite.wsgi:application"),
-    ]
+def web(port: int) -> list[str]:
+    """The web server's command line: the supervisor's own."""
+    return web_command("127.0.0.1", port)
 
 
 def uvicorn(port: int) -> list[str]:

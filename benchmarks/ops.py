@@ -34,7 +34,7 @@ import psycopg
 from benchmarks.common import percentile, print_table
 from benchmarks.corpus import Corpus, key_of
 from benchmarks.floor import FILE
-from benchmarks.harness import NAMESPACE, Site, fill, free_port, granian, running, site, uvicorn
+from benchmarks.harness import NAMESPACE, Site, fill, free_port, running, site, uvicorn, web
 from benchmarks.replay import Recording, Statement, replay
 from benchmarks.wire import Wire
 
@@ -58,7 +58,7 @@ def run(_client: None, _data_dir: Path | None) -> dict[str, Any]:
     with ExitStack() as stack:
         where = stack.enter_context(site())
         port, mcp_port = free_port(), free_port()
-        url = stack.enter_context(running(where, granian(port), port))
+        url = stack.enter_context(running(where, web(port), port))
         loading = fill(url, where, ROWS)
         record = ("-m", "benchmarks.record", where.token, NAMESPACE, str(ROWS), str(RECORDED))
         print(where.python(*record), end="")

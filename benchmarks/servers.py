@@ -1,11 +1,10 @@
-"""Which WSGI server: memory.get through granian and through gunicorn's gthread worker, 4 and 8 threads each.
+"""Which web server: memory.get through the supervisor's own command, and through two others beside it.
 
 All servers run at once over one database and are asked in turn, block by block, so that what else the
-machine does meets all of them alike; a server that is not asked rests. gunicorn is no requirement of the
-product: without it its rows are left out.
+machine does meets all of them alike; a server that is not asked rests. "granian, WSGI" is the fastest known
+way to serve the same application, and no choice: its threads wait for bodies (docs/decisions/0007).
 """
 
-import importlib.util
 import sys
 from contextlib import ExitStack
 from functools import partial
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import percentile, print_table
-from benchmarks.harness import fill, free_port, granian, running, site
+from benchmarks.harness import fill, free_port, running, site, web
 from benchmarks.ops import CLIENTS, ROWS, crowd, rest_way
 
 SERVER = False
@@ -22,30 +21,33 @@ ROUNDS = 8
 BLOCK = {1: 100, CLIENTS: 20}
 
 
-def gunicorn(port: int, threads: int) -> list[str]:
-    """One process of gunicorn with a pool of threads and kept-alive connections."""
+def granian_wsgi(port: int) -> list[str]:
+    """granian, each request in a thread from its first byte on."""
     return [
-        *(sys.executable, "-m", "gunicorn", "--worker-class", "gthread", "--workers", "1"),
-        *("--threads", str(threads), "--bind", f"127.0.0.1:{port}", "--keep-alive", "30"),
-        *("--log-level", "warning", "loomsite.wsgi:application"),
+        *(sys.executable, "-m", "granian", "--interface", "wsgi", "--workers", "1"),
+        *("--blocking-threads", "8", "--host", "127.0.0.1", "--port", str(port)),
+        *("--log-level", "warning", "--no-ws", "loomsite.wsgi:application"),
+    ]
+
+
+def uvicorn_web(port: int) -> list[str]:
+    """uvicorn with the web server's application."""
+    return [
+        *(sys.executable, "-m", "uvicorn", "loomsite.web:application", "--host", "127.0.0.1"),
+        *("--port", str(port), "--lifespan", "on", "--ws", "none", "--no-access-log"),
+        *("--log-level", "warning"),
     ]
 
 
 def run(_client: None, _data_dir: Path | None) -> dict[str, Any]:
     """Milliseconds and calls a second by server and number of clients."""
-    makers = {"granian": granian}
-    if importlib.util.find_spec("gunicorn"):
-        makers["gunicorn gthread"] = gunicorn
-    else:
-        print("gunicorn is not installed and left out: pip install gunicorn")
+    makers = {"granian, ASGI (ours)": web, "granian, WSGI": granian_wsgi, "uvicorn": uvicorn_web}
     with ExitStack() as stack:
         where = stack.enter_context(site())
         urls: dict[str, str] = {}
         for name, maker in makers.items():
-            for threads in (4, 8):
-                port = free_port()
-                command = maker(port, threads)
-                urls[f"{name}, {threads} threads"] = stack.enter_context(running(where, command, port))
+            port = free_port()
+            urls[name] = stack.enter_context(running(where, maker(port), port))
         fill(next(iter(urls.values())), where, ROWS)
         ways = {name: partial(rest_way, url, where, f"/v1/{OP}") for name, url in urls.items()}
         found = {str(clients): _measure(ways, clients) for clients in BLOCK}
@@ -54,7 +56,7 @@ def run(_client: None, _data_dir: Path | None) -> dict[str, Any]:
         for clients, servers in found.items()
         for name, values in servers.items()
     ]
-    print_table(f"{OP} by WSGI server", ["", "clients", "p50 ms", "p95 ms", "1/s", "errors"], rows)
+    print_table(f"{OP} by web server", ["", "clients", "p50 ms", "p95 ms", "1/s", "errors"], rows)
     errors = sum(int(values["errors"]) for servers in found.values() for values in servers.values())
     return {"servers": found, "bars": {f"no errors ({errors})": errors == 0}}
 

@@ -47,8 +47,19 @@ WEB_STOP_SECONDS = 15.0
 WORKER_STOP_SECONDS = 20.0
 LOG_LIMIT_BYTES = 20 * 1024 * 1024
 LOG_CHECK_SECONDS = 60.0
-WEB_THREADS = "8"
+HEADERS_MS = 10_000
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+
+
+def web_command(host: str, port: int) -> list[str]:
+    """The command line of the web server. HTTP/1.1 only: what stands before it speaks nothing else to it."""
+    return [
+        *(sys.executable, "-m", "granian", "--interface", "asgi", "--workers", "1", "--loop", "asyncio"),
+        *("--host", host, "--port", str(port), "--http", "1", "--no-ws"),
+        *("--http1-header-read-timeout", str(HEADERS_MS), "--backlog", "2048"),
+        *("--workers-kill-timeout", str(int(WEB_STOP_SECONDS) - 3), "--log-level", "warning"),
+        "loomsite.web:application",
+    ]
 
 
 class Supervisor:
@@ -212,26 +223,7 @@ class Supervisor:
     def _start_servers(self) -> None:
         python = sys.executable
         commands: dict[str, tuple[list[str], float]] = {
-            "web": (
-                [python, "-m", "granian", "--interface", "wsgi", "--workers", "1"]
-                + [
-                    "--blocking-threads",
-                    WEB_THREADS,
-                    "--host",
-                    self.web.numeric,
-                    "--port",
-                    str(self.web.port),
-                ]
-                + [
-                    "--workers-kill-timeout",
-                    str(int(WEB_STOP_SECONDS) - 3),
-                    "--log-level",
-                    "warning",
-                    "--no-ws",
-                ]
-                + ["loomsite.wsgi:application"],
-                WEB_STOP_SECONDS,
-            ),
+            "web": (web_command(self.web.numeric, self.web.port), WEB_STOP_SECONDS),
             "mcp": (
                 [python, "-m", "uvicorn", "loomsite.asgi:application", "--host", self.mcp.numeric]
                 + ["--port", str(self.mcp.port), "--lifespan", "on", "--ws", "none", "--no-access-log"]
