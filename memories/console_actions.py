@@ -299,7 +299,10 @@ ACTIONS: dict[str, Action] = {
         button="Restore it",
         role=Role.WRITER,
         form=_reason,
-        lines=("It is served again, with the value that it had, as a new version.",),
+        lines=(
+            "It goes one step back, to what it was before it ended, as a new version: what was deleted while "
+            "stale is stale again. Its value is the one that it had.",
+        ),
         is_offered=lambda memory, role: (
             memory.status in (Status.DELETED, Status.REJECTED, Status.ARCHIVED, Status.STALE)
             and (role >= Role.REVIEWER or (memory.status == Status.DELETED and not memory.governed))
