@@ -505,14 +505,20 @@ def small_pool(transactional_db: None) -> Iterator[int]:
 
 
 @real_commits
-def test_twice_as_many_calls_as_connections_are_all_served(cast: Cast, small_pool: int) -> None:
+def test_twice_as_many_calls_as_connections_are_served_or_told_to_come_back(
+    cast: Cast, small_pool: int
+) -> None:
     cast.call("memory.set", {"memory_key": "k", "value": 1})
     connection.close()
 
-    def calls(i: int) -> set[int]:
-        return {cast.call("memory.get", {"memory_key": "k"}).status for _ in range(5)}
+    def calls(i: int) -> list[tuple[int, bool]]:
+        replies = [cast.call("memory.get", {"memory_key": "k"}) for _ in range(5)]
+        return [(reply.status, "Retry-After" in reply.headers) for reply in replies]
 
-    assert set().union(*at_once(2 * small_pool, calls)) <= {200}
+    told = [reply for replies in at_once(2 * small_pool, calls) for reply in replies]
+    assert set(told) <= {(200, False), (503, True)}
+    # On a busy machine a call may wait too long for its turn; most are served all the same.
+    assert told.count((200, False)) > len(told) / 2
 
 
 @real_commits

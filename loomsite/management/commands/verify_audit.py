@@ -46,8 +46,8 @@ class Command(BaseCommand):
             elif report.events and not report.anchored and not options["without_anchor"]:
                 faults += 1
                 self.stdout.write(
-                    f"{org.slug}: {report.events} rows, chain and head intact, but {settings.LOOM_AUDIT_ANCHOR} "
-                    "knows nothing of it: a cut tail would not be seen (--without-anchor if that is known)"
+                    f"{org.slug}: {report.events} rows, chain and head intact, but "
+                    f"{settings.LOOM_AUDIT_ANCHOR} knows nothing of it: a cut tail would not be seen (--without-anchor if that is known)"
                 )
             else:
                 self.stdout.write(f"{org.slug}: {report.events} rows, chain and head intact")
