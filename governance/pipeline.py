@@ -288,7 +288,10 @@ def _audit_refusal(ctx: Context, error: OpError, data: OpInput) -> None:
         return
     target = str(getattr(data, "memory_key", "") or error.fields.get("memory_key", ""))
     detail: dict[str, Any] = {"code": error.code}
-    detail |= {name: error.fields[name] for name in ("blocked", "ids") if name in error.fields}
+    if "blocked" in error.fields:
+        detail["blocked"] = error.fields["blocked"]
+    if "ids" in error.fields:
+        detail["ids"] = error.fields["ids"][:100]
     try:
         with transaction.atomic():
             audit.append(ctx, [AuditEntry(target=target, outcome="refused", detail=detail)])

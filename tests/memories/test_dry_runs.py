@@ -192,7 +192,7 @@ def test_a_dry_run_says_what_the_real_run_does_and_leaves_every_table_as_it_was(
 
 
 @pytest.mark.soak
-@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(STEP, max_size=12), CALL)
 def test_many_dry_runs_say_what_the_real_run_does(
     cast: Cast, steps: list[tuple[str, str, Any]], call: tuple[str, dict[str, Any]]

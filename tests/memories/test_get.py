@@ -224,3 +224,17 @@ def test_one_read_costs_two_statements(cast: Cast, django_assert_num_queries: An
     cast.run("memory.set", {"memory_key": "k", "value": 1})
     with django_assert_num_queries(2):
         cast.run("memory.get", {"memory_key": "k"})
+
+
+def test_the_exact_row_is_found_among_more_writers_than_are_looked_at(cast: Cast) -> None:
+    for n in range(55):
+        cast.run("memory.set", {"memory_key": "k", "value": n, "agent": f"a{n}"})
+    assert cast.run("memory.get", {"memory_key": "k"}).code == "AMBIGUOUS_KEY"
+    refused = cast.run("memory.update", {"memory_key": "k", "value": "x"})
+    assert refused.code == "AMBIGUOUS_KEY" and len(refused.detail["writers"]) == 50
+    cast.run("memory.set", {"memory_key": "k", "value": "mine"})
+    read = cast.run("memory.get", {"memory_key": "k"})
+    assert read["value"] == "mine"
+    assert cast.run("memory.get", {"memory_key": "k", "as_of": read["updated_at"]})["value"] == "mine"
+    assert cast.run("memory.history", {"memory_key": "k"})["memory_id"] == read["memory_id"]
+    assert cast.run("memory.update", {"memory_key": "k", "value": "x"})["memory_id"] == read["memory_id"]
