@@ -15,7 +15,6 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, BinaryIO, Protocol, TypeVar
 
 from django.db import DataError, IntegrityError, connection, transaction
@@ -122,12 +121,16 @@ def export_namespace(
     """Write the namespace as it is at one moment; the rows by section."""
     counts: dict[str, int] = {}
     with _long_transaction(is_snapshot=True):
+        with connection.cursor() as cursor:
+            # The first query: from here on nothing that others write is seen.
+            cursor.execute("SELECT clock_timestamp()")
+            moment = cursor.fetchone()[0]
         header = {
             "format": FORMAT,
             "version": VERSION,
             "org": namespace.org.slug,
             "namespace": namespace.slug,
-            "exported_at": iso(datetime.now(UTC)),
+            "exported_at": iso(moment),
             "catalogue": CATALOGUE_VERSION,
         }
         write(line_of(header))

@@ -29,7 +29,7 @@ from memories.models import OnExpire, Status
 from memories.services import FILL_JOB
 from memories.transfer import IMPORT_OP, Import, Line, Row, TransferError, section
 
-FETCH = 200
+FETCH = 50
 JOB_IDS = 1_000
 SEQUENCE_MARGIN = 1_000
 
