@@ -388,6 +388,39 @@ def test_the_commands_write_a_private_file_and_read_it(
         call_command("export_namespace", "acme:nothing", output=path)
 
 
+def test_another_app_joins_the_file_with_a_section_of_its_own(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    class Notes:
+        """Rows that are nowhere but in this test."""
+
+        def has_rows(self, namespace: Namespace) -> bool:
+            return False
+
+        def export(self, namespace: Namespace) -> Iterator[dict[str, Any]]:
+            yield from ({"note": number} for number in range(450))
+
+        def load(self, run: transfer.Import, lines: list[transfer.Line]) -> None:
+            seen.append([line.row["note"] for line in lines])
+
+        def finish(self, run: transfer.Import) -> None:
+            seen.append("done")
+
+    transfer.sections()
+    monkeypatch.setattr(transfer, "_sections", dict(transfer._sections))
+    transfer.section("notes", order=50)(Notes)
+    with pytest.raises(RuntimeError, match="two sections"):
+        transfer.section("notes", order=51)(Notes)
+    cast.run("memory.set", {"memory_key": "before", "value": 1})
+    file = exported(cast.team)
+    another_database()
+    taken(file, cast.org)
+    assert [len(batch) for batch in seen[:-1]] == [200, 200, 50] and seen[-1] == "done"
+    assert [note for batch in seen[:-1] for note in batch] == list(range(450))
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_file_is_one_moment_and_an_import_is_committed_whole(cast: Cast) -> None:
     """Outside of a test's own transaction: a snapshot for the one, a commit for the other."""
