@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from governance.models import AuditEvent
-from loomsite.ops import Role
+from governance.tenancy import Credentials
+from loomsite.doors.tools import Access, call_tool
+from loomsite.ops import Door, Role
 from memories.models import Memory, MemoryVersion
 from tests.conftest import Cast, Reply
 from tests.memories.helpers import AUDIT, history, nothing_changes, pass_expiry
@@ -377,3 +380,19 @@ def test_a_pattern_that_was_not_found_is_refused_with_the_row(cast: Cast) -> Non
     with nothing_changes(but_for=AUDIT):
         reply = govern(cast, [flagged, clean], "acknowledge-pattern", **pattern)
     assert (reply.status, reply.code) == (409, "INVALID_TRANSITION") and "clean" in reply.detail["message"]
+
+
+def test_over_mcp_the_arguments_may_come_as_strings(cast: Cast) -> None:
+    ids = [put(cast, key) for key in "ab"]
+    access = Access(credentials=Credentials(bearer=cast.tokens["mate"], door=Door.MCP))
+    given = {"ids": json.dumps(ids), "action": "archive", "project": "team"}
+    told = call_tool("govern_memory", {**given, "dry_run": "true"}, access)
+    assert told.structured_content is not None and not told.is_error
+    expected = told.structured_content["expected_versions"]
+    assert expected == dict.fromkeys(ids, 1)
+    papers = {
+        "reason": "r", "confirm_destructive": "true", "expected_versions": json.dumps(expected),
+    }  # fmt: skip
+    done = call_tool("govern_memory", {**given, **papers}, access)
+    assert done.structured_content is not None and done.structured_content["state"] == "applied"
+    assert set(Memory.objects.values_list("status", flat=True)) == {"archived"}
