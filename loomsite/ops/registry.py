@@ -12,7 +12,9 @@ from loomsite.ops.context import Context, Effect, Role
 from loomsite.ops.schema import OpInput, OpOutput
 
 Handler = Callable[[Context, Any], dict[str, Any]]
-OPS_MODULES = ("governance.ops", "memories.ops", "memories.action_ops", "memories.raw_ops", "memories.pack")
+OPS_MODULES = (
+    "governance.ops", "memories.ops", "memories.action_ops", "memories.raw_ops", "memories.pack_ops",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
