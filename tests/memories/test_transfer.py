@@ -388,6 +388,19 @@ def test_the_commands_write_a_private_file_and_read_it(
         call_command("export_namespace", "acme:nothing", output=path)
 
 
+def test_the_commands_pipe(
+    cast: Cast, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cast.run("memory.set", {"memory_key": "天気", "value": "晴れ"})
+    call_command("export_namespace", "acme:team")
+    file = capsysbinary.readouterr().out
+    assert body(file) == body(exported(cast.team))
+    another_database()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(file)))
+    call_command("import_namespace", "acme:team")
+    assert body(exported(Namespace.objects.get(slug="team"))) == body(file)
+
+
 def test_another_app_joins_the_file_with_a_section_of_its_own(
     cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
