@@ -42,7 +42,7 @@ WITH eligible AS MATERIALIZED (
     SELECT id, sum({_GAIN}) AS score FROM matched JOIN weights USING (term) GROUP BY id),
   semantic AS (
     SELECT e.version_id AS id, 1 - (e.vector <=> %(vector)s::halfvec) AS similarity
-    FROM facts_factembedding e JOIN eligible USING (id)
+    FROM facts_factembedding e JOIN eligible ON eligible.id = e.version_id
     WHERE %(vector)s IS NOT NULL AND e.embedder = %(embedder)s AND e.dim = %(dim)s
     ORDER BY similarity DESC, e.version_id LIMIT %(pool)s),
   met AS (
