@@ -9,7 +9,9 @@ from tests.conftest import Cast, Reply
 
 def remember(cast: Cast, value: Any = "Acme", by: str = "mate", **fields: Any) -> Reply:
     """Remember something, of Ada's employer where nothing else is said."""
-    return cast.run("fact.remember", {"subject": "Ada", "attribute": "employer", "value": value, **fields}, by)
+    return cast.run(
+        "fact.remember", {"subject": "Ada", "attribute": "employer", "value": value, **fields}, by
+    )
 
 
 def recall(cast: Cast, by: str = "mate", **fields: Any) -> list[dict[str, Any]]:

@@ -100,7 +100,7 @@ class Naive:
     def remember(
         self, user: str, key: tuple[str, str], value: str, days: list[int], private: bool
     ) -> str | tuple[Line, Entry]:
-        """"unchanged", or the line and the entry to be filled in."""
+        """ "unchanged", or the line and the entry to be filled in."""
         owner = user if private else SHARED
         line = self.line(key, owner) or Line(key, owner)
         for entry in line.entries().values():
@@ -183,7 +183,9 @@ class Naive:
             raise Refused("FACT_CONFLICT")
         return fresh
 
-    def corrected(self, id_: str, value: str, fresh: list[int], kept: list[int], ids: tuple[str, str]) -> None:
+    def corrected(
+        self, id_: str, value: str, fresh: list[int], kept: list[int], ids: tuple[str, str]
+    ) -> None:
         """The store has done it: the new version's id, and the id of what is left of the old one."""
         line = self.lines[self.line_of[id_]]
         old = line.entries()[id_]

@@ -47,7 +47,8 @@ def test_the_shortest_call_is_taught_to_name_the_day(cast: Cast) -> None:
         (START, None, "2024-07-01", "2024-08-01",
          [("Acme", START, "2024-07-01"), ("Bolt", "2024-07-01", "2024-08-01")]),
         (START, END, "2024-07-01", END, [("Acme", START, "2024-07-01"), ("Bolt", "2024-07-01", END)]),
-        (START, END, "2024-07-01", "2030-01-01", [("Acme", START, "2024-07-01"), ("Bolt", "2024-07-01", END)]),
+        (START, END, "2024-07-01", "2030-01-01",
+         [("Acme", START, "2024-07-01"), ("Bolt", "2024-07-01", END)]),
     ],
 )  # fmt: skip
 def test_what_changed_on_a_day_inside_splits_the_period_there(
@@ -128,9 +129,11 @@ def test_what_was_never_right_is_superseded_and_the_new_value_takes_its_period(c
         (START, END, {"validFrom": "2024-03-01"}, ("Bolt", "2024-03-01", END)),
         (START, END, {"validTo": "2024-03-01"}, ("Bolt", START, "2024-03-01")),
         (START, END, {"validTo": "2030-03-01"}, ("Bolt", START, "2030-03-01")),
-        (START, END, {"validFrom": "1990-01-01", "validTo": "1991-01-01"}, ("Bolt", "1990-01-01", "1991-01-01")),
+        (START, END, {"validFrom": "1990-01-01", "validTo": "1991-01-01"},
+         ("Bolt", "1990-01-01", "1991-01-01")),
         (None, END, {"validFrom": "2020-01-01"}, ("Bolt", "2020-01-01", END)),
-        (START, None, {"validTo": "2020-01-01", "validFrom": "2019-01-01"}, ("Bolt", "2019-01-01", "2020-01-01")),
+        (START, None, {"validTo": "2020-01-01", "validFrom": "2019-01-01"},
+         ("Bolt", "2019-01-01", "2020-01-01")),
         (None, None, {"validTo": "0001-01-01"}, ("Bolt", None, "0001-01-01")),
         (START, END, {"validFrom": START, "validTo": END}, ("Bolt", START, END)),
     ],
