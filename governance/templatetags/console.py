@@ -62,6 +62,18 @@ def revealed(text: str) -> str:
     return re.sub(f"{_HIDDEN.pattern}|{_CONTROL.pattern}", lambda found: f"U+{ord(found[0]):04X}", text)
 
 
+register.filter("revealed", revealed)
+
+# Light enough for dark words on them; the words of a box tell what its colour means.
+_TONES_OF_BOXES = ("#8fc1e3", "#f2c57c", "#a8d5a2", "#d5b3e5", "#f0a8a8", "#c9ccd3")
+
+
+@register.filter
+def tone(number: int) -> str:
+    """The colour of the n-th value of a picture."""
+    return _TONES_OF_BOXES[number % len(_TONES_OF_BOXES)]
+
+
 @register.filter
 def when(moment: datetime | None) -> SafeString | str:
     """An instant in UTC; the console's script turns it into the reader's zone."""
