@@ -11,7 +11,7 @@ from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, WithJ
 from facts import index, search, selectors, services
 from facts.models import SHARED
 from facts.periods import Bound, Period, parse
-from facts.selectors import Question, me
+from facts.selectors import Place, Question, me
 from facts.services import Correction, Remembered, Writer
 from governance.clock import iso
 from loomsite.ops import (
@@ -282,13 +282,15 @@ def _locate(ctx: Context, data: Any) -> bool:
     """Put the call where the fact is."""
     if data.factId is None:
         return False
-    place = selectors.fact_place(ctx, int(data.factId))
+    place = ctx.located = selectors.fact_place(ctx, int(data.factId))
     ctx.namespace, ctx.namespace_id, ctx.role = place.namespace, place.namespace_id, place.role
     return True
 
 
-def _lineage(ctx: Context, fact_id: str) -> int:
-    return selectors.fact_place(ctx, int(fact_id)).lineage_id
+def _place(ctx: Context) -> Place:
+    """Where `_locate` found the fact."""
+    assert isinstance(ctx.located, Place)  # noqa: S101 - the pipeline has located the call
+    return ctx.located
 
 
 # Correct
@@ -344,8 +346,8 @@ class CorrectOutput(FactShown):
 
 
 def _correct_vector(ctx: Context, data: CorrectInput) -> Any:
-    subject, attribute = selectors.words_of(_lineage(ctx, data.factId))
-    return _vector(data.subject or subject, data.attribute or attribute, data.value)
+    place = _place(ctx)
+    return _vector(data.subject or place.subject, data.attribute or place.attribute, data.value)
 
 
 @op(
@@ -375,16 +377,15 @@ def _correct_vector(ctx: Context, data: CorrectInput) -> Any:
 )
 def fact_correct(ctx: Context, data: CorrectInput) -> dict[str, Any]:
     """Correct one version."""
-    lineage_id = _lineage(ctx, data.factId)
+    place = _place(ctx)
     sources = None if data.sources is None else _sources(data.sources)
     ask = Correction(
         int(data.factId), data.value, data.kind, data.validFrom, data.validTo, data.subject, data.attribute,
         sources, data.expected_version,
     )  # fmt: skip
     if sources:
-        (asked,) = selectors.fetch("v.id = %s", [ask.fact_id])
-        index.require_sources(ctx, sources, shared=asked.owner == SHARED)
-    done = services.fact_correct(_writer(ctx), ask, lineage_id)
+        index.require_sources(ctx, sources, shared=place.owner == SHARED)
+    done = services.fact_correct(_writer(ctx), ask, place.lineage_id)
     now = selectors.now()
     before = selectors.shown(done.before, now)
     if done.left is not None and not done.unchanged:
@@ -455,7 +456,7 @@ def fact_retract(ctx: Context, data: RetractInput) -> dict[str, Any]:
     if data.kind == "wrong" and data.validTo is not None:
         raise invalid("validTo", "goes with kind=ended; what was never so has no end.")
     was, left, version = services.fact_retract(
-        _writer(ctx), int(data.factId), _lineage(ctx, data.factId), data.kind, data.validTo
+        _writer(ctx), int(data.factId), _place(ctx).lineage_id, data.kind, data.validTo
     )
     return {
         **selectors.shown(left or was, selectors.now()),
@@ -508,7 +509,7 @@ class ShareOutput(FactShown):
 )
 def fact_share(ctx: Context, data: ShareInput) -> dict[str, Any]:
     """Share one fact."""
-    fresh, named, version = services.fact_share(_writer(ctx), int(data.factId), _lineage(ctx, data.factId))
+    fresh, named, version = services.fact_share(_writer(ctx), int(data.factId), _place(ctx).lineage_id)
     return {
         **selectors.shown(named, selectors.now()),
         "shared": [str(fact.id) for fact in fresh],
@@ -567,7 +568,7 @@ class FactHistoryOutput(OpOutput):
 def fact_history(ctx: Context, data: HistoryInput) -> dict[str, Any]:
     """Read the past."""
     if data.factId is not None:
-        lineages = [_lineage(ctx, data.factId)]
+        lineages = [_place(ctx).lineage_id]
     elif data.subject is not None and data.attribute is not None:
         lineages = selectors.lineages_of(ctx, data.subject, data.attribute, data.user_id)
     else:

@@ -133,6 +133,9 @@ class Place:
 
     fact_id: int
     lineage_id: int
+    owner: str
+    subject: str
+    attribute: str
     namespace: str
     namespace_id: int
     role: Role
@@ -143,7 +146,7 @@ def fact_place(ctx: Context, fact_id: int) -> Place:
     seen = {row["id"]: row for row in visible_namespaces(ctx.caller)}
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT v.lineage_id, v.namespace_id FROM facts_version v "
+            f"SELECT v.lineage_id, v.namespace_id, v.owner, l.subject, l.attribute FROM {TABLES} "  # noqa: S608
             "WHERE v.id = %s AND v.namespace_id = ANY(%s) AND v.owner = ANY(%s)",
             [fact_id, list(seen), sorted({SHARED, me(ctx)})],
         )
@@ -151,15 +154,9 @@ def fact_place(ctx: Context, fact_id: int) -> Place:
     if row is None:
         raise not_found(NO_SUCH_FACT)
     there = seen[row[1]]
-    return Place(fact_id, row[0], there["namespace"], row[1], Role.of(there["role"]))
-
-
-def words_of(lineage_id: int) -> tuple[str, str]:
-    """Subject and attribute of a lineage, as first given."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT subject, attribute FROM facts_lineage WHERE id = %s", [lineage_id])
-        subject, attribute = cursor.fetchone()
-    return subject, attribute
+    return Place(
+        fact_id, row[0], row[2], row[3], row[4], there["namespace"], row[1], Role.of(there["role"])
+    )  # fmt: skip
 
 
 # Recall

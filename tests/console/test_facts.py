@@ -66,8 +66,8 @@ def test_a_person_sees_the_timeline_first_and_then_corrects(cast: Cast) -> None:
     assert "Correct…" in page_of(client, "admin:facts_lineage_change", line.pk)
     url = reverse("admin:facts_lineage_correct", args=[line.pk, fact_id])
     form = {
-        "value": '"Bolt"', "kind": "changed", "validFrom": "2024-06-01", "reason": "she moved", "preview": "1",
-        "version": line.version,
+        "value": '"Bolt"', "kind": "changed", "validFrom": "2024-06-01", "reason": "she moved",
+        "preview": "1", "version": line.version,
     }  # fmt: skip
     seen = client.post(url, form)
     html = seen.content.decode()
