@@ -176,6 +176,11 @@ def _permit(ctx: Context, data: OpInput) -> None:
     """Step 3: whether the caller may, and which identity the call has."""
     op, caller = ctx.op, ctx.caller
     by_token = caller.door != Door.CONSOLE
+    if op.locate is not None:
+        _narrow(ctx, data)
+        if op.locate(ctx, data):
+            policy.require_role(op, ctx.role, by_token=by_token)
+            return
     if not op.scoped:
         if op.role > Role.VIEWER:
             policy.require_role(op, ctx.role, by_token=by_token)
@@ -190,8 +195,12 @@ def _permit(ctx: Context, data: OpInput) -> None:
         # What does not exist yet: its maker writes it, anyone who could see it reads it as empty.
         ctx.role = max(ctx.role, min(Role.WRITER, caller.ceiling))
     policy.require_role(op, ctx.role, by_token=by_token)
-    ctx.agent = policy.narrow(ctx, "agent", data.agent, caller.bound_agent)
-    ctx.user_id = policy.narrow(ctx, "user_id", data.user_id, caller.bound_user)
+    _narrow(ctx, data)
+
+
+def _narrow(ctx: Context, data: OpInput) -> None:
+    ctx.agent = policy.narrow(ctx, "agent", data.agent, ctx.caller.bound_agent)
+    ctx.user_id = policy.narrow(ctx, "user_id", data.user_id, ctx.caller.bound_user)
     ctx.session_id = policy.narrow(ctx, "session_id", data.session_id, None)
 
 

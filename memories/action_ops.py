@@ -25,6 +25,7 @@ from loomsite.ops import (
 from loomsite.ops.schema import Count, Identity, Instant, Key, Number, Prefix, Reason, Tags
 from memories import actions, selectors, services
 from memories.actions import Application, GovernRequest, Selection
+from memories.nodes import Guarded
 from memories.ops import (
     MemoryType,
     NonEmptyTags,
@@ -145,7 +146,7 @@ class HoldOutput(OpOutput):
     changed: bool = Field(description="False when it was so already.")
 
 
-def _held(row: Row, matter: str, changed: bool) -> dict[str, Any]:
+def _held(row: Row | Guarded, matter: str, changed: bool) -> dict[str, Any]:
     return {
         "memory_key": row.key, "memory_id": str(row.id), "matter": matter, "holds": row.lock.holds,
         "changed": changed,

@@ -20,6 +20,7 @@ from loomsite.ops import AuditEntry, Context, Effect, OpError, Role, invalid, no
 from memories.analysis import title
 from memories.erasure import redact
 from memories.models import Status
+from memories.nodes import Guarded
 from memories.screening import acknowledge, flags_of
 from memories.selectors import SERVED, memory_get, scope
 from memories.services import (
@@ -29,6 +30,7 @@ from memories.services import (
     LockRequest,
     Row,
     embed_all,
+    guarded_row,
     lock_row,
     refused_entry,
     row_from,
@@ -65,12 +67,11 @@ def memory_pin(gate: Gateway, key: str, pinned: bool) -> tuple[Row, bool]:
 # Holds
 
 
-def hold_add(gate: Gateway, key: str, matter: str, reason: str) -> tuple[Row, bool]:
+def hold_add(gate: Gateway, key: str, matter: str, reason: str) -> tuple[Row | Guarded, bool]:
     """Put the memory under a legal hold for a matter; (row, changed). The same matter again is a no-op."""
-    row = gate.by_key(key, LIVING)
-    if row is None:
-        raise not_found(f"{key}: no such memory here; memory.list shows the keys.")
-    row = gate.settle(row)
+    row = guarded_row(gate, key, LIVING)
+    if isinstance(row, Row):
+        row = gate.settle(row)
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO governance_hold (org_id, namespace_id, node_id, target, matter, reason, placed_by, "
@@ -84,17 +85,15 @@ def hold_add(gate: Gateway, key: str, matter: str, reason: str) -> tuple[Row, bo
         )  # fmt: skip
         if cursor.rowcount == 0:
             return row, False
-        cursor.execute("UPDATE memories_memory SET holds = holds + 1 WHERE id = %s", [row.id])
+        cursor.execute(f"UPDATE {row.table} SET holds = holds + 1 WHERE id = %s", [row.id])  # noqa: S608
     fresh = replace(row, lock=replace(row.lock, holds=row.lock.holds + 1))
     _record_hold(gate, row, matter, reason, "placed")
     return fresh, True
 
 
-def hold_release(gate: Gateway, key: str, matter: str, reason: str) -> tuple[Row, bool]:
+def hold_release(gate: Gateway, key: str, matter: str, reason: str) -> tuple[Row | Guarded, bool]:
     """Release one hold; (row, changed). The pipeline has checked that an admin asks."""
-    row = gate.by_key(key, tuple(status for status in Status.values if status != Status.REDACTED))
-    if row is None:
-        raise not_found(f"{key}: no such memory here; memory.list shows the keys.")
+    row = guarded_row(gate, key, tuple(status for status in Status.values if status != Status.REDACTED))
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE governance_hold SET released_at = clock_timestamp(), released_by = %s, "
@@ -104,20 +103,20 @@ def hold_release(gate: Gateway, key: str, matter: str, reason: str) -> tuple[Row
         if cursor.rowcount == 0:
             return row, False
         cursor.execute("SELECT set_config('loom.loosen', %s, true)", [str(row.id)])
-        cursor.execute("UPDATE memories_memory SET holds = holds - 1 WHERE id = %s", [row.id])
+        cursor.execute(f"UPDATE {row.table} SET holds = holds - 1 WHERE id = %s", [row.id])  # noqa: S608
         cursor.execute("SELECT set_config('loom.loosen', '', true)")
     _record_hold(gate, row, matter, reason, "released")
     return replace(row, lock=replace(row.lock, holds=row.lock.holds - 1)), True
 
 
-def _record_hold(gate: Gateway, row: Row, matter: str, reason: str, what: str) -> None:
+def _record_hold(gate: Gateway, row: Row | Guarded, matter: str, reason: str, what: str) -> None:
     gate.ctx.record(
         AuditEntry(
             target=row.key,
             before_version=row.version,
             after_version=row.version,
-            before_sha256=row.state.content_sha256,
-            after_sha256=row.state.content_sha256,
+            before_sha256=row.content_sha256,
+            after_sha256=row.content_sha256,
             reason=reason,
             detail={"memory_id": str(row.id), "matter": matter, "hold": what},
         )
@@ -234,8 +233,8 @@ def _apply_one(gate: Gateway, row: Row, what: Application) -> Row:
     state = row.state
     if what.action == "lock":
         assert what.lock is not None  # noqa: S101 - the schema requires the block
-        fresh, _ = lock_row(gate, row, what.lock)
-        return fresh
+        lock_row(gate, row, what.lock)
+        return row
     if what.action in ("delete", "clear"):
         state = replace(state, status=Status.DELETED)
     elif what.action == "expire":

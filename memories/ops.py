@@ -15,6 +15,7 @@ from loomsite.ops import AgentText, Context, Effect, OpInput, OpOutput, Role, Wr
 from loomsite.ops.errors import OpError
 from loomsite.ops.schema import Count, Instant, Json, Key, Number, Prefix, Reason, Sha256, Tags
 from memories import search, selectors, services
+from memories.nodes import Guarded
 from memories.services import Gateway, Identity, LockRequest, Row, SetRequest
 
 
@@ -740,7 +741,9 @@ def memory_history(ctx: Context, data: HistoryInput) -> dict[str, Any]:
 class LockInput(WriteInput):
     """Which memory, how firmly, and until when."""
 
-    memory_key: Key = _KEY
+    memory_key: Key = Field(
+        description="The name of the memory within its namespace; fact:<factId> for a whole fact."
+    )
     reason: Annotated[Reason, AfterValidator(not_blank)] = Field(
         description="Why it must stay; shown to everyone whom the lock refuses."
     )
@@ -778,7 +781,7 @@ class LockOutput(OpOutput):
     changed: bool = Field(description="False when just this lock was in force already.")
 
 
-def _lock_shown(row: Row, changed: bool) -> dict[str, Any]:
+def _lock_shown(row: Row | Guarded, changed: bool) -> dict[str, Any]:
     return {
         "memory_key": row.key,
         "memory_id": str(row.id),

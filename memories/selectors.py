@@ -15,6 +15,7 @@ from governance.clock import iso
 from loomsite.ops import Context, OpError, invalid
 from loomsite.ops.text import clean
 from memories.models import Status
+from memories.nodes import guarded_elsewhere
 
 IN_FORCE = "(m.lock_mode <> 'none' AND (m.lock_until IS NULL OR m.lock_until > statement_timestamp()))"
 NOT_OVERDUE = f"(m.expires_at IS NULL OR m.expires_at > statement_timestamp() OR {IN_FORCE} OR m.holds > 0)"
@@ -373,7 +374,7 @@ def memory_history(
 
 
 def lock_list(ctx: Context, limit: int, cursor: str | None) -> tuple[list[dict[str, Any]], str | None]:
-    """A page of memories with a lock or hold in force, the latest id first, and the next cursor."""
+    """A page of memories and facts with a lock or hold in force, the latest id first, and the next cursor."""
     before = decode_cursor(cursor, int)[0] if cursor else None
     if ctx.namespace_id is None:
         return [], None
@@ -387,10 +388,11 @@ def lock_list(ctx: Context, limit: int, cursor: str | None) -> tuple[list[dict[s
             [*params, before, before, limit + 1],
         )
         rows = db.fetchall()
+        others = guarded_elsewhere(ctx, before, limit + 1)
         db.execute(
             "SELECT node_id, matter, reason, placed_by, placed_at FROM governance_hold "
             "WHERE node_id = ANY(%s) AND released_at IS NULL ORDER BY id",
-            [[row[0] for row in rows]],
+            [[row[0] for row in rows] + [int(row["memory_id"]) for row in others]],
         )
         holds: dict[int, list[dict[str, Any]]] = {}
         for node_id, matter, reason, by, at in db.fetchall():
@@ -409,8 +411,9 @@ def lock_list(ctx: Context, limit: int, cursor: str | None) -> tuple[list[dict[s
             "until": iso(row[8]) if row[6] else None,
             "locked_by": row[11] if row[6] else "",
             "locked_at": iso(row[12]) if row[6] else None,
-            "holds": holds.get(row[0], []),
         }
-        for row in rows[:limit]
+        for row in rows
     ]
-    return page, encode_cursor(rows[limit - 1][0]) if len(rows) > limit else None
+    page = sorted([*page, *others], key=lambda line: -int(line["memory_id"]))
+    shown = [{**line, "holds": holds.get(int(line["memory_id"]), [])} for line in page[:limit]]
+    return shown, encode_cursor(int(shown[-1]["memory_id"])) if len(page) > limit else None

@@ -29,6 +29,7 @@ from loomsite.ops import AuditEntry, Context, Effect, OpError, invalid, not_foun
 from memories.analysis import flatten, search_text, term_frequencies
 from memories.embedders import EmbedderUnavailable, get_embedder, is_zero
 from memories.models import OnExpire, Status
+from memories.nodes import Guarded, finder
 from memories.screening import Spans, advise, screen, text_sha256, write_flags
 
 STRIPES = 16
@@ -102,6 +103,16 @@ class Row:
     def served(self) -> bool:
         """True when reads show it by default."""
         return self.status == Status.ACTIVE
+
+    @property
+    def table(self) -> str:
+        """Where the lock is kept."""
+        return "memories_memory"
+
+    @property
+    def content_sha256(self) -> str:
+        """SHA-256 of the present content."""
+        return self.state.content_sha256
 
 
 def _ended(state: State) -> str:
@@ -848,19 +859,34 @@ def lock_until(gate: Gateway, until: datetime | None, ttl_seconds: int | None) -
     return until
 
 
-def memory_lock(gate: Gateway, key: str, request: LockRequest) -> tuple[Row, bool]:
-    """Lock a memory or tighten its lock; (row, changed).
+def guarded_row(gate: Gateway, key: str, statuses: Sequence[str]) -> Row | Guarded:
+    """The row that a key of the lock and hold ops means, locked: a memory, or what an app above has there.
+
+    Raises OpError 404.
+    """
+    find = finder(key)
+    row = gate.by_key(key, statuses) if find is None else find(gate.ctx, key)
+    if row is None:
+        where = "memory.list shows the keys" if find is None else "fact.recall shows the facts and their ids"
+        raise not_found(f"{key}: no such {'memory' if find is None else 'fact'} here; {where}.")
+    return row
+
+
+def memory_lock(gate: Gateway, key: str, request: LockRequest) -> tuple[Row | Guarded, bool]:
+    """Lock a memory or a fact, or tighten its lock; (row, changed).
 
     Raises OpError 404 for a key that is not there, 403 for anything weaker than the lock in force.
     """
-    row = gate.by_key(key, tuple(s for s in Status.values if s not in (Status.DELETED, Status.REDACTED)))
-    if row is None:
-        raise not_found(f"{key}: no such memory here; memory.list shows the keys.")
-    return lock_row(gate, gate.settle(row), request)
+    statuses = tuple(s for s in Status.values if s not in (Status.DELETED, Status.REDACTED))
+    row = guarded_row(gate, key, statuses)
+    if isinstance(row, Row):
+        row = gate.settle(row)
+    state, changed = lock_row(gate, row, request)
+    return replace(row, lock=state), changed
 
 
-def lock_row(gate: Gateway, row: Row, request: LockRequest) -> tuple[Row, bool]:
-    """`memory_lock` for a row that is locked already against others; (row, changed). OpError 403."""
+def lock_row(gate: Gateway, row: Row | Guarded, request: LockRequest) -> tuple[LockState, bool]:
+    """Lock a row that is locked already against other transactions; (its lock, changed). OpError 403."""
     old = row.lock
     if old.mode != "none":
         by_mode, by_end = compare(request.mode, request.until, old.mode, old.until)
@@ -872,10 +898,10 @@ def lock_row(gate: Gateway, row: Row, request: LockRequest) -> tuple[Row, bool]:
                 memory_key=row.key, mode=old.mode, reason=old.reason, until=iso(old.until),
             )  # fmt: skip
         if by_mode == 0 and by_end == 0:
-            return row, False
+            return old, False
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE memories_memory SET lock_mode = %s, lock_reason = %s, lock_until = %s, locked_by = %s, "
+            f"UPDATE {row.table} SET lock_mode = %s, lock_reason = %s, lock_until = %s, locked_by = %s, "  # noqa: S608
             "locked_at = clock_timestamp() WHERE id = %s RETURNING locked_at",
             [request.mode, request.reason, request.until, gate.ctx.caller.principal, row.id],
         )
@@ -884,19 +910,17 @@ def lock_row(gate: Gateway, row: Row, request: LockRequest) -> tuple[Row, bool]:
         request.mode, request.reason, request.until, gate.ctx.caller.principal, locked_at, old.holds
     )
     _record_lock(gate, row, state, request.reason)
-    return replace(row, lock=state), True
+    return state, True
 
 
 def memory_unlock(
     gate: Gateway, key: str, reason: str, locked_at: datetime | None = None
-) -> tuple[Row, bool]:
+) -> tuple[Row | Guarded, bool]:
     """Take a lock away; (row as it was, changed). The pipeline has checked that an admin asks.
 
     `locked_at` names the lock that was seen: OpError 409 when a tighter one has taken its place since.
     """
-    row = gate.by_key(key, tuple(s for s in Status.values if s != Status.REDACTED))
-    if row is None:
-        raise not_found(f"{key}: no such memory here; memory.list shows the keys.")
+    row = guarded_row(gate, key, tuple(s for s in Status.values if s != Status.REDACTED))
     if row.lock.mode == "none":
         return row, False
     if locked_at is not None and locked_at != row.lock.locked_at:
@@ -910,7 +934,7 @@ def memory_unlock(
         # The trigger lets a lock in force be loosened for this row only, and only in this transaction.
         cursor.execute("SELECT set_config('loom.loosen', %s, true)", [str(row.id)])
         cursor.execute(
-            "UPDATE memories_memory SET lock_mode = 'none', lock_reason = '', lock_until = NULL, "
+            f"UPDATE {row.table} SET lock_mode = 'none', lock_reason = '', lock_until = NULL, "  # noqa: S608
             "locked_by = '', locked_at = NULL WHERE id = %s",
             [row.id],
         )
@@ -928,14 +952,14 @@ def refused_entry(key: str, error: OpError) -> AuditEntry:
     )
 
 
-def _record_lock(gate: Gateway, row: Row, state: LockState, reason: str) -> None:
+def _record_lock(gate: Gateway, row: Row | Guarded, state: LockState, reason: str) -> None:
     gate.ctx.record(
         AuditEntry(
             target=row.key,
             before_version=row.version,
             after_version=row.version,
-            before_sha256=row.state.content_sha256,
-            after_sha256=row.state.content_sha256,
+            before_sha256=row.content_sha256,
+            after_sha256=row.content_sha256,
             reason=reason,
             detail={
                 "memory_id": str(row.id),

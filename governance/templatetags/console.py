@@ -64,6 +64,15 @@ def revealed(text: str) -> str:
 
 register.filter("revealed", revealed)
 
+# Light enough for dark words on them; the words of a box tell what its colour means.
+_TONES_OF_BOXES = ("#8fc1e3", "#f2c57c", "#a8d5a2", "#d5b3e5", "#f0a8a8", "#c9ccd3")
+
+
+@register.filter
+def tone(number: int) -> str:
+    """The colour of the n-th value of a picture."""
+    return _TONES_OF_BOXES[number % len(_TONES_OF_BOXES)]
+
 
 @register.filter
 def when(moment: datetime | None) -> SafeString | str:

@@ -62,6 +62,7 @@ class LoomAdminSite(AdminSite):
         items = [
             ("Home", "index", "home"),
             ("Memories", "memories_memory_changelist", "memory"),
+            ("Facts", "facts_lineage_changelist", "lineage"),
             ("Held", "memories_memory_held", "held"),
             ("Locks", "memories_memory_locks", "locks"),
             ("Raw archive", "memories_rawsession_changelist", "rawsession"),

@@ -13,6 +13,8 @@ from typing import Annotated, Any, NoReturn, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from loomsite.ops.schema import spellings
+
 _INTEGER = re.compile(r"[+-]?\d{1,18}")
 _NUMBER = re.compile(r"[+-]?\d{1,18}(\.\d{1,18})?([eE][+-]?\d{1,3})?")
 _FLAGS = {"true": True, "false": False}
@@ -85,7 +87,7 @@ def coerce(model: type[BaseModel], payload: dict[str, Any]) -> dict[str, Any]:
     """`payload` with strings read as what `model` asks for, nested models included."""
     annotations: dict[str, Any] = {}
     for name, field in model.model_fields.items():
-        annotations[name] = annotations[field.alias or name] = field.annotation
+        annotations |= dict.fromkeys(spellings(name, field), field.annotation)
     return {
         name: _value(value, annotations[name]) if name in annotations else value
         for name, value in payload.items()

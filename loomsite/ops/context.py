@@ -104,6 +104,8 @@ class Context:
     session_id: str | None = None
     run_id: str = ""
     reason: str = ""
+    # What the op's `locate` found, and what its `prepare` made.
+    located: Any = None
     prepared: Any = None
     advisories: list[str] = field(default_factory=list)
     degraded: list[str] = field(default_factory=list)

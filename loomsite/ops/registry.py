@@ -9,12 +9,17 @@ from importlib import import_module
 from typing import Any, Literal
 
 from loomsite.ops.context import Context, Effect, Role
-from loomsite.ops.schema import OpInput, OpOutput
+from loomsite.ops.schema import OpInput, OpOutput, spellings
 
 Handler = Callable[[Context, Any], dict[str, Any]]
 OPS_MODULES = (
-    "governance.ops", "memories.ops", "memories.action_ops", "memories.raw_ops", "memories.pack_ops",
-)  # fmt: skip
+    "governance.ops",
+    "memories.ops",
+    "memories.action_ops",
+    "memories.raw_ops",
+    "memories.pack_ops",
+    "facts.ops",
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,9 @@ class Op:
     idempotent: bool = False
     audited: bool = True
     scoped: bool = True
+    # Of an op that names a row by its id: puts the call where the row is, in whatever namespace of the
+    # caller. False when this call names none.
+    locate: Callable[[Context, Any], bool] | None = None
     tool: str = ""
     toolset: Literal["core", "all", "by_name"] = "all"
     prepare: Callable[[Context, Any], Any] | None = None
@@ -72,9 +80,9 @@ class Op:
     @cached_property
     def fields(self) -> frozenset[str]:
         """Every input name and alias that the op reads."""
-        names = set(self.input.model_fields)
-        names.update(f.alias for f in self.input.model_fields.values() if f.alias)
-        return frozenset(names)
+        return frozenset(
+            spelling for name, field in self.input.model_fields.items() for spelling in spellings(name, field)
+        )
 
 
 _REGISTRY: dict[str, Op] = {}

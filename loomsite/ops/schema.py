@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -18,6 +19,7 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
 )
+from pydantic.fields import FieldInfo
 
 from loomsite.ops import limits
 from loomsite.ops.errors import OpError
@@ -132,6 +134,13 @@ class _Shape:
     unused: frozenset[str]
 
 
+def spellings(name: str, field: FieldInfo) -> set[str]:
+    """Every name under which an input field is taken: its own, its alias, its `AliasChoices`."""
+    aliases = field.validation_alias
+    choices = aliases.choices if isinstance(aliases, AliasChoices) else [aliases]
+    return {name, field.alias or name, *(choice for choice in choices if isinstance(choice, str))}
+
+
 def _arms(annotation: Any) -> list[Any]:
     """The types a value may have, with `Annotated`, unions and lists taken apart."""
     origin, args = get_origin(annotation), get_args(annotation)
@@ -157,13 +166,13 @@ def _shape(model: type[BaseModel]) -> _Shape:
     nulls: set[str] = set()
     nested: dict[str, type[BaseModel]] = {}
     for name, field in model.model_fields.items():
-        spellings = {name, field.alias or name}
-        fields |= spellings
+        names = spellings(name, field)
+        fields |= names
         if _takes_null(field.annotation):
-            nulls |= spellings
+            nulls |= names
         for arm in _arms(field.annotation):
             if isinstance(arm, type) and issubclass(arm, BaseModel):
-                nested |= dict.fromkeys(spellings, arm)
+                nested |= dict.fromkeys(names, arm)
     return _Shape(
         frozenset(fields),
         frozenset(nulls),

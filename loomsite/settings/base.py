@@ -25,6 +25,7 @@ INSTALLED_APPS = [
     "loomsite.apps.LoomsiteConfig",
     "governance.apps.GovernanceConfig",
     "memories.apps.MemoriesConfig",
+    "facts.apps.FactsConfig",
     "django.contrib.auth",
     "django.contrib.postgres",
     "django.contrib.contenttypes",

@@ -18,6 +18,8 @@ class Example:
     needs: Need
     body: dict[str, Any]
     in_namespace: bool = True
+    # The row is found by its id in every namespace that the caller sees, whatever the call says of its place.
+    by_id: bool = False
     # Rows that one call of a write leaves in the audit when it succeeds.
     audited: int = 0
     # The answer where the rows of `seed` are (202 for what goes to review), and where they are not.
@@ -29,10 +31,20 @@ class Example:
     some_field: bool = False
 
 
-# `living`, `second`, `locked`, `gone` and `private` are keys of `seed`; JOB and LIVING stand for ids.
-JOB, LIVING = "<job>", "<living>"
+# `living`, `second`, `locked`, `gone` and `private` are keys of `seed`; JOB, LIVING and FACT stand for ids.
+JOB, LIVING, FACT = "<job>", "<living>", "<fact>"
 EXAMPLES: dict[str, Example] = {
     "context.pack": Example("viewer", {"query": "living"}, some_field=True),
+    "fact.correct": Example(
+        "writer", {"factId": FACT, "value": "Bolt", "validFrom": "2024-01-01"}, by_id=True, audited=1
+    ),
+    "fact.history": Example("viewer", {"subject": "Ada", "attribute": "employer"}, some_field=True),
+    "fact.recall": Example("viewer", {"subject": "Ada"}),
+    "fact.remember": Example("writer", {"subject": "Grace", "attribute": "town", "value": "Oslo"}, audited=1),
+    "fact.retract": Example(
+        "writer", {"factId": FACT, "kind": "wrong", "reason": "it never was"}, by_id=True, audited=1
+    ),
+    "fact.share": Example("writer", {"factId": FACT}, by_id=True),
     "hold.add": Example(
         "writer",
         {"memory_key": "living", "matter": "case 2", "reason": "asked for"},
@@ -120,8 +132,12 @@ def seed(cast: Cast) -> dict[str, str]:
     assert cast.run("hold.add", hold).status == 200
     turn = {"session_id": "talk", "role": "user", "content": "hello"}
     assert cast.run("raw.append", turn).status == 200
+    fact = cast.run(
+        "fact.remember",
+        {"subject": "Ada", "attribute": "employer", "value": "Acme", "validFrom": "2020-01-01"},
+    )  # fmt: skip
     job = Job.objects.create(org=cast.org, namespace=cast.team, kind="nothing")
-    return {JOB: str(job.pk), LIVING: ids["living"]}
+    return {JOB: str(job.pk), LIVING: ids["living"], FACT: str(fact["factId"])}
 
 
 def _filled(value: Any, ids: dict[str, str]) -> Any:

@@ -142,7 +142,10 @@ def by_token(op: str, who: Principal, how: Narrowing, where: Place) -> int:
     elif covered and (who.org_admin or may_make):
         rank = min(RANK["writer"], ceiling)
     visible_team = who.org == "acme" and who.role and (how.covers is None or "team" in how.covers)
-    return _status(op, who.org, where, namespace, rank, may_make or there, bool(visible_team), how.bound)
+    team_rank = min(RANK[who.role_at("team")], ceiling) if visible_team else 0
+    return _status(
+        op, who.org, where, namespace, rank, may_make or there, bool(visible_team), how.bound, team_rank
+    )
 
 
 def in_console(op: str, who: Principal, org: str, where: Place) -> int:
@@ -158,7 +161,10 @@ def in_console(op: str, who: Principal, org: str, where: Place) -> int:
     elif namespace is not None and there and who.org == org:
         rank = RANK[who.role_at(namespace)]
     visible_team = org == "acme" and (all_of_it or (who.org == org and who.role))
-    return _status(op, org, where, namespace, rank, all_of_it or there, bool(visible_team), "")
+    team_rank = 0
+    if visible_team:
+        team_rank = RANK["admin"] if all_of_it else RANK[who.role_at("team")]
+    return _status(op, org, where, namespace, rank, all_of_it or there, bool(visible_team), "", team_rank)
 
 
 def _status(
@@ -170,12 +176,18 @@ def _status(
     may_write_here: bool,
     sees_job: bool,
     bound: str,
+    team_rank: int,
 ) -> int:
     example = EXAMPLES[op]
     if where.namespace is not None and not rank:
         return 404
     if op == "job.get":
         return 200 if sees_job else 404
+    if example.by_id:
+        # Found where it is, with the role that the caller has there.
+        if bound and where.other == bound or not team_rank:
+            return 404
+        return 200 if team_rank >= RANK[example.needs] else 403
     if not example.in_namespace:
         return 200
     if not rank:

@@ -1,0 +1,118 @@
+"""The search index of fact versions, their screening, and the sources they name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from django.db import connection
+from pgvector import HalfVector
+
+from facts.selectors import Fact, me
+from governance.patterns import CATALOGUE_VERSION
+from governance.tenancy import visible_namespaces
+from loomsite.ops import Context, invalid
+from memories import nodes
+from memories.analysis import flatten, term_frequencies
+from memories.embedders import EmbedderUnavailable, get_embedder, is_zero
+from memories.screening import screen
+
+
+def text_of(subject: str, attribute: str, value: Any) -> str:
+    """The text by which a version is found, by words and by meaning."""
+    return f"{subject.strip()} {attribute.strip()}: {flatten(value)}"
+
+
+def embedded(subject: str, attribute: str, value: Any) -> np.ndarray[Any, Any] | None:
+    """The vector of that text, computed before the transaction opens; None when none can be had now."""
+    try:
+        vector: np.ndarray[Any, Any] = get_embedder().embed([text_of(subject, attribute, value)])[0]
+    except EmbedderUnavailable:
+        return None
+    return vector
+
+
+def add(ctx: Context, fact: Fact, namespace_id: int, vector: np.ndarray[Any, Any] | None) -> bool:
+    """Index a version and screen its text; True when it is held until a person has read it."""
+    text = text_of(fact.subject, fact.attribute, fact.value)
+    terms, counts, length = term_frequencies(text)
+    found = screen(text)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO facts_factposting (namespace_id, version_id, term, tf, doc_len) "
+            "SELECT %s, %s, t.term, t.tf, %s FROM unnest(%s::text[], %s::int[]) AS t (term, tf)",
+            [namespace_id, fact.id, length, terms, counts],
+        )
+        if vector is None:
+            ctx.degraded.append("embedding")
+        elif not is_zero(vector):
+            cursor.execute(
+                "INSERT INTO facts_factembedding (version_id, namespace_id, embedder, dim, vector) "
+                "VALUES (%s, %s, %s, %s, %s::halfvec)",
+                [fact.id, namespace_id, get_embedder().name, len(vector), HalfVector(vector).to_text()],
+            )
+        for pattern, spans in sorted(found.items()):
+            cursor.execute(
+                "INSERT INTO facts_factflag (version_id, pattern, spans, catalogue, acknowledged_by, "
+                "acknowledge_reason) VALUES (%s, %s, %s, %s, '', '')",
+                [fact.id, pattern, json.dumps(spans), CATALOGUE_VERSION],
+            )
+    if found:
+        names = ", ".join(sorted(found))
+        ctx.advisories.append(
+            f"value: the fact is stored and held out of search until a reviewer has read it ({names})"
+        )
+    return bool(found)
+
+
+def copy(old: int, new: int) -> None:
+    """Index a version whose text is that of another, flags and what was read of them included."""
+    with connection.cursor() as cursor:
+        for table, columns in (
+            ("facts_factposting", "namespace_id, term, tf, doc_len"),
+            ("facts_factembedding", "namespace_id, embedder, dim, vector"),
+            (
+                "facts_factflag",
+                "pattern, spans, catalogue, acknowledged_by, acknowledged_at, acknowledge_reason",
+            ),
+        ):
+            cursor.execute(
+                f"INSERT INTO {table} (version_id, {columns}) SELECT %s, {columns} FROM {table} "  # noqa: S608
+                "WHERE version_id = %s",
+                [new, old],
+            )
+
+
+# Sources
+
+
+def is_public_source(ctx: Context, source: str) -> bool:
+    """True for a source that may stand on a shared fact."""
+    if not source.startswith("node:"):
+        return True
+    found = nodes.seen(ctx, [int(source[5:])], me(ctx), _namespaces(ctx))
+    return all(not private for private in found.values())
+
+
+def require_sources(ctx: Context, sources: tuple[str, ...], shared: bool) -> None:
+    """OpError 400 naming each source that the caller cannot see, or that is private on a shared fact."""
+    named = {i: source[5:] for i, source in enumerate(sources) if source.startswith("node:")}
+    if not named:
+        return
+    for i, digits in named.items():
+        if not (digits.isascii() and digits.isdigit() and 0 < int(digits[:20]) < 2**63):
+            raise invalid(f"sources.{i}", "node:<id> takes the id of a memory, fact or procedure.")
+    found = nodes.seen(ctx, [int(digits) for digits in named.values()], me(ctx), _namespaces(ctx))
+    for i, digits in named.items():
+        if int(digits) not in found:
+            raise invalid(f"sources.{i}", "names nothing that this caller can see.")
+        if shared and found[int(digits)]:
+            raise invalid(
+                f"sources.{i}",
+                "is private, and the fact is shared: leave it out, or remember with visibility private.",
+            )
+
+
+def _namespaces(ctx: Context) -> list[int]:
+    return [row["id"] for row in visible_namespaces(ctx.caller)]
