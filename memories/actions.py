@@ -22,7 +22,17 @@ from memories.erasure import redact
 from memories.models import Status
 from memories.screening import acknowledge
 from memories.selectors import memory_get, scope
-from memories.services import ROW, Gateway, Identity, LockRequest, Row, embed_all, lock_row, row_from
+from memories.services import (
+    ROW,
+    Gateway,
+    Identity,
+    LockRequest,
+    Row,
+    embed_all,
+    lock_row,
+    refuse_managed,
+    row_from,
+)
 
 LIVING = tuple(status for status in Status.values if status not in (Status.DELETED, Status.REDACTED))
 
@@ -32,6 +42,7 @@ LIVING = tuple(status for status in Status.values if status not in (Status.DELET
 
 def memory_pin(gate: Gateway, key: str, pinned: bool) -> tuple[Row, bool]:
     """Pin or unpin what the call's exact tuple holds; (row, changed)."""
+    refuse_managed(key)
     who = Identity.of(gate.ctx)
     row = gate.exact([(key, who)]).get((key, who)) if pinned else gate.by_key(key, (Status.ACTIVE,))
     if row is None or not row.served:
@@ -248,6 +259,7 @@ def memory_promote(gate: Gateway, key: str, target: Gateway) -> tuple[Row, Row, 
 
     `target` writes into the namespace that was named; there the memory belongs to nobody in particular.
     """
+    refuse_managed(key)
     row = gate.by_key(key, (Status.ACTIVE,))
     if row is None:
         raise not_found(f"{key}: no such memory here; memory.list shows the keys.")
@@ -282,6 +294,7 @@ def memory_consolidate(
     for key in dict.fromkeys(keys):
         if key == into:
             continue
+        refuse_managed(key)
         row = gate.by_key(key, (Status.ACTIVE,))
         if row is None:
             raise not_found(f"{key}: no such memory here; memory.list shows the keys.")

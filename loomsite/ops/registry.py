@@ -12,7 +12,10 @@ from loomsite.ops.context import Context, Effect, Role
 from loomsite.ops.schema import OpInput, OpOutput
 
 Handler = Callable[[Context, Any], dict[str, Any]]
-OPS_MODULES = ("governance.ops", "memories.ops", "memories.action_ops", "memories.raw_ops", "memories.pack")
+OPS_MODULES = (
+    "governance.ops", "memories.ops", "memories.action_ops", "memories.raw_ops", "memories.pack",
+    "procedures.ops", "procedures.pack",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

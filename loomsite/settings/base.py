@@ -25,6 +25,7 @@ INSTALLED_APPS = [
     "loomsite.apps.LoomsiteConfig",
     "governance.apps.GovernanceConfig",
     "memories.apps.MemoriesConfig",
+    "procedures.apps.ProceduresConfig",
     "django.contrib.auth",
     "django.contrib.postgres",
     "django.contrib.contenttypes",
