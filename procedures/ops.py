@@ -26,6 +26,7 @@ from memories.ops import Metadata, Query, capped_source
 from memories.services import canonical
 from procedures import graph as graphs
 from procedures import selectors, services
+from procedures.ranking import UTILITY_WEIGHT
 from procedures.selectors import Found, LocateRequest, MatchRequest
 from procedures.services import Added, Prepared, Recipe, Report
 
@@ -467,7 +468,7 @@ class MatchOutput(OpOutput):
 def procedure_match(ctx: Context, data: MatchInput) -> dict[str, Any]:
     """Match a situation."""
     goal = (data.goal or "").strip()
-    weight = selectors.ranking.UTILITY_WEIGHT if data.utility_weight is None else data.utility_weight
+    weight = UTILITY_WEIGHT if data.utility_weight is None else data.utility_weight
     return selectors.procedure_match(
         ctx,
         MatchRequest(

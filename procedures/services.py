@@ -15,7 +15,7 @@ from governance import services as governance
 from governance.locks import locked
 from loomsite.ops import AuditEntry, Context, Door, Effect, OpError, invalid, limits
 from memories.embedders import EmbedderUnavailable, Vectors, get_embedder, is_zero
-from memories.models import Status
+from memories.models import OnExpire, Status
 from memories.screening import screen
 from memories.services import (
     Gateway,
@@ -242,7 +242,8 @@ def _add(
             )  # fmt: skip
         else:
             cursor.execute(
-                "UPDATE procedures_procedure SET revision = %s, authored = %s, tools = %s WHERE memory_id = %s",
+                "UPDATE procedures_procedure SET revision = %s, authored = %s, tools = %s "
+                "WHERE memory_id = %s",
                 [plan.number, by_person or (present.authored and unchanged), tools, fresh.id],
             )
         if plan.is_new:
@@ -263,7 +264,7 @@ def _add(
 
 
 def _present(row: Row) -> Found | None:
-    """What stands beside a row that is locked already, itself locked against runs; None for a plain memory."""
+    """What stands beside a row that is locked already, locked against runs; None for a plain memory."""
     with connection.cursor() as cursor:
         cursor.execute(
             f"SELECT {COLUMNS} FROM memories_memory m JOIN procedures_procedure p ON p.memory_id = m.id "  # noqa: S608
@@ -286,7 +287,8 @@ def _state(recipe: Recipe, value: Any, row: Row | None) -> State:
         metadata=recipe.metadata,
         confidence=base.confidence if base else None,
         expires_at=base.expires_at if base and base.status == Status.ACTIVE else None,
-        **({"on_expire": base.on_expire, "source_trace": base.source_trace} if base else {}),
+        on_expire=base.on_expire if base else OnExpire.TOMBSTONE,
+        source_trace=base.source_trace if base else "",
         source_class=base.source_class if base and same else recipe.source_class,
     )
 

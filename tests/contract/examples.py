@@ -48,6 +48,21 @@ EXAMPLES: dict[str, Example] = {
     "ops.capabilities": Example("viewer", {}, in_namespace=False),
     "ops.health": Example("viewer", {}, in_namespace=False),
     "ops.whoami": Example("viewer", {}, in_namespace=False),
+    "procedure.add": Example(
+        "writer", {"name": "Another", "situation": "It is needed", "steps": ["One", "Two"]}, audited=1
+    ),
+    "procedure.fork": Example(
+        "writer",
+        {"from_namespace": "team", "memory_key": "procedure_usual", "new_name": "Copy"},
+        audited=1,
+        elsewhere=404,
+    ),
+    "procedure.list": Example("viewer", {}),
+    "procedure.locate": Example("viewer", {"memory_key": "procedure_usual", "at": "s1"}, elsewhere=404),
+    "procedure.match": Example("viewer", {"situation": "the usual work comes up"}),
+    "procedure.record_run": Example(
+        "writer", {"memory_key": "procedure_usual", "path": ["s1", "s2"]}, audited=1, elsewhere=404
+    ),
 }
 
 
@@ -57,6 +72,8 @@ def seed(cast: Cast) -> dict[str, str]:
         assert cast.run("memory.set", {"memory_key": key, "value": f"the {key} one"}).status == 200
     assert cast.run("memory.delete", {"memory_key": "gone"}).status == 200
     assert cast.run("memory.lock", {"memory_key": "locked", "reason": "it stays"}).status == 200
+    usual = {"name": "Usual", "situation": "The usual work comes up", "steps": ["One", "Two"]}
+    assert cast.run("procedure.add", usual).status == 200
     job = Job.objects.create(org=cast.org, namespace=cast.team, kind="nothing")
     return {JOB: str(job.pk)}
 

@@ -59,8 +59,10 @@ def test_among_near_equals_the_better_proven_comes_first(cast: Cast) -> None:
     assert keys(match(cast)) == [KEY, "procedure_twin"]
     record(cast, ["s1"], ok=False, key="procedure_twin")
     assert keys(match(cast)) == ["procedure_twin", KEY]
-    sql("UPDATE procedures_procedure p SET quarantined = true FROM memories_memory m WHERE m.id = p.memory_id "
-        "AND m.memory_key = 'procedure_twin'")  # fmt: skip
+    sql(
+        "UPDATE procedures_procedure p SET quarantined = true FROM memories_memory m "
+        "WHERE m.id = p.memory_id AND m.memory_key = 'procedure_twin'"
+    )
     assert keys(match(cast)) == [KEY]
     asked = match(cast, include_quarantined=True)
     assert keys(asked) == [KEY, "procedure_twin"] and asked["matches"][1]["status"] == "quarantined"
