@@ -36,7 +36,7 @@ _EDGE_FIELDS = frozenset({"src", "dst", "kind", "condition"})
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong with a graph; `place` is the path below the graph, such as ("nodes", 3, "id")."""
+    """One thing that is wrong with a graph; `place` is a path below it, such as ("nodes", 3, "id")."""
 
     place: tuple[str | int, ...]
     message: str

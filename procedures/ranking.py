@@ -65,7 +65,7 @@ def ranked(
     tool_boost: float = 0.2,
     utility_weight: float = UTILITY_WEIGHT,
 ) -> list[Ranked]:
-    """Best first: near-equals of the most similar by tier and score, then the rest likewise, then quarantined.
+    """Best first: near-equals of the most similar by tier and score, the rest likewise, then quarantined.
 
     score = similarity + tool_boost * overlap + utility_weight * utility, with overlap the share of the recent
     tools that the procedure has, and utility the smoothed success rate less one half.

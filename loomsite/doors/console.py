@@ -62,6 +62,7 @@ class LoomAdminSite(AdminSite):
         items = [
             ("Home", "index", "home"),
             ("Memories", "memories_memory_changelist", "memory"),
+            ("Procedures", "procedures_procedure_changelist", "procedure"),
             ("Locks", "memories_memory_locks", "locks"),
             ("Audit", "governance_auditevent_changelist", "auditevent"),
             ("Namespaces", "governance_namespace_changelist", "namespace"),
