@@ -177,7 +177,7 @@ def _measured() -> dict[str, Any]:
     behind: list[float] = []
     _times(mixed, CALLS)
     matched = _times(lambda: call("procedure.match", situation="a graph with many nodes"), 50)
-    browser = Client()
+    browser = Client(HTTP_HOST="127.0.0.1")
     browser.force_login(person, backend="django.contrib.auth.backends.ModelBackend")
     url = reverse("admin:procedures_procedure_change", args=[added["memory_id"]])
     pages = _times(lambda: _opened(browser, url), 10)
