@@ -32,6 +32,7 @@ from memories.services import (
     embed_all,
     guarded_row,
     lock_row,
+    refuse_managed,
     refused_entry,
     row_from,
 )
@@ -44,6 +45,7 @@ LIVING = tuple(status for status in Status.values if status not in (Status.DELET
 
 def memory_pin(gate: Gateway, key: str, pinned: bool) -> tuple[Row, bool]:
     """Pin or unpin what the call's exact tuple holds; (row, changed)."""
+    refuse_managed(key)
     who = Identity.of(gate.ctx)
     row = gate.exact([(key, who)]).get((key, who)) if pinned else gate.by_key(key, (Status.ACTIVE,))
     if row is None or not row.served:
@@ -272,6 +274,7 @@ def memory_promote(gate: Gateway, key: str, target: Gateway) -> tuple[Row, Row, 
 
     `target` writes into the namespace that was named; there the memory belongs to nobody in particular.
     """
+    refuse_managed(key)
     row = gate.by_key(key, (Status.ACTIVE,))
     if row is None:
         raise not_found(f"{key}: no such memory here; memory.list shows the keys.")
@@ -304,6 +307,9 @@ def memory_consolidate(
     `write` stores the value under `into`, in the source of that key when it is one, and returns its row. A
     locked source refuses the whole call.
     """
+    for key in keys:
+        if key != into:
+            refuse_managed(key)
     found = gate.by_keys(keys, (Status.ACTIVE,))
     missing = [key for key in found if found[key] is None]
     if missing:

@@ -186,16 +186,59 @@ def embed_all(pairs: Iterable[tuple[str, Any]]) -> dict[str, np.ndarray[Any, Any
     return dict(zip(texts, vectors, strict=True))
 
 
-class Gateway:
-    """The writes of one call. `flush` must run before the transaction ends."""
+@dataclass(frozen=True)
+class _Managed:
+    """Keys whose content another app writes."""
 
-    def __init__(self, ctx: Context, vectors: dict[str, np.ndarray[Any, Any]] | None = None) -> None:
+    prefix: str
+    said: str
+    # Memory ops may delete, expire and restore the row; only its content belongs to the other app.
+    may_end: bool
+
+
+_MANAGED: list[_Managed] = []
+
+
+def manage_keys(prefix: str, said: str, *, may_end: bool) -> None:
+    """Reserve the keys that begin with `prefix` for an app above; `said` names the ops to use instead.
+
+    With `may_end` the memory ops that end or restore a row still serve it.
+    """
+    if not any(managed.prefix == prefix for managed in _MANAGED):
+        _MANAGED.append(_Managed(prefix, said, may_end))
+
+
+manage_keys("fact:", "belong to facts; use fact.remember, fact.correct or fact.retract.", may_end=False)
+
+
+def refuse_managed(key: str, *, ends: bool = False) -> None:
+    """409 MANAGED_KEY for a key of another app; `ends` says that the call only ends or restores the row."""
+    for managed in _MANAGED:
+        if key.startswith(managed.prefix) and not (ends and managed.may_end):
+            raise OpError("MANAGED_KEY", f"Keys beginning `{managed.prefix}` {managed.said}", memory_key=key)
+
+
+class Gateway:
+    """The writes of one call. `flush` must run before the transaction ends.
+
+    `manages` is the prefix of the keys that the caller's app writes (`manage_keys`); the content of other
+    managed keys is refused.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        vectors: dict[str, np.ndarray[Any, Any]] | None = None,
+        *,
+        manages: str | None = None,
+    ) -> None:
         assert ctx.namespace_id is not None  # noqa: S101 - the pipeline made or found it
         self.ctx = ctx
         self.namespace_id: int = ctx.namespace_id
         self.vectors = vectors
         # What the audit says besides of every write through this gateway.
         self.note: dict[str, str] = {}
+        self._manages = manages
         self._reset()
 
     def _reset(self) -> None:
@@ -285,8 +328,12 @@ class Gateway:
 
         Options: `promoted_from` of a new lineage; `reason`, `governed`, `canonical_key` of a next version.
 
-        Raises OpError 423 when the row's lock refuses an effect of the change.
+        Raises OpError 423 when the row's lock refuses an effect of the change, and 409 when the content
+        belongs to another app.
         """
+        if self._manages is None or not key.startswith(self._manages):
+            keeps = row is not None and _kept(row.state) == _kept(state)
+            refuse_managed(key, ends=keeps and state.status != Status.SUPERSEDED)
         if row is None:
             fresh = self._insert(key, who, state, kind, **options)
             if fresh is not None:
@@ -295,7 +342,7 @@ class Gateway:
             made = self.exact([(key, who)]).get((key, who))
             if made is None:
                 raise OpError("BUSY", f"{key} is being changed by others; try again.", retry_after_s=1)
-            raise _MadeMeanwhile(made)
+            raise MadeMeanwhile(made)
         if state == row.state:
             return row
         for effect in effects_of(row.state, state):
@@ -520,7 +567,7 @@ class Gateway:
             governance.job_create(ctx=self.ctx, kind=FILL_JOB, input={"memory_ids": missing})
 
 
-class _MadeMeanwhile(Exception):
+class MadeMeanwhile(Exception):
     """The lineage appeared between the look and the insert; the op judges it anew."""
 
     def __init__(self, row: Row) -> None:
@@ -595,12 +642,12 @@ def memory_set(gate: Gateway, request: SetRequest, row: Row | None) -> tuple[dic
     """Set one key: a new lineage, a next version, a revival, or a no-op; the answer, and the row as it is."""
     try:
         return _memory_set(gate, request, row)
-    except _MadeMeanwhile as made:
+    except MadeMeanwhile as made:
         return _memory_set(gate, request, made.row)
 
 
 def _memory_set(gate: Gateway, request: SetRequest, row: Row | None) -> tuple[dict[str, Any], Row]:
-    _refuse_managed(request.key)
+    refuse_managed(request.key)
     sha = content_sha256(request.value)
     if row is not None and row.governed and row.state.status in _RETIRED:
         raise OpError(
@@ -634,15 +681,6 @@ def _memory_set(gate: Gateway, request: SetRequest, row: Row | None) -> tuple[di
         "duplicate_of": duplicate,
     }
     return result, fresh
-
-
-def _refuse_managed(key: str) -> None:
-    if key.startswith("fact:"):
-        raise OpError(
-            "MANAGED_KEY",
-            "Keys beginning `fact:` belong to facts; use fact.remember, fact.correct or fact.retract.",
-            memory_key=key,
-        )
 
 
 _RETIRED = frozenset({Status.DELETED, Status.REJECTED, Status.ARCHIVED})
@@ -755,7 +793,7 @@ def memory_update(
     gate: Gateway, key: str, value: Any, if_match_sha256: str | None
 ) -> tuple[Row | None, bool]:
     """Replace the value of a memory that exists; (row, changed), or (None, False) when there is none."""
-    _refuse_managed(key)
+    refuse_managed(key)
     row = gate.by_key(key, (Status.ACTIVE,))
     if row is None:
         if if_match_sha256 is not None:
@@ -774,7 +812,7 @@ def memory_update(
 
 def memory_delete(gate: Gateway, key: str) -> tuple[Row | None, bool]:
     """Tombstone a memory; (row, changed). A deleted key is a no-op."""
-    _refuse_managed(key)
+    refuse_managed(key, ends=True)
     row = gate.by_key(key, (*_DELETABLE, Status.DELETED), first=_DELETABLE)
     if row is None:
         return None, False
@@ -804,7 +842,7 @@ def memory_restore(gate: Gateway, key: str) -> tuple[Row, bool]:
     Anybody who may write undoes an ordinary tombstone; what governance did, a reviewer undoes in the
     console. Raises OpError 404, 403, and 423 when a lock or hold guards the row as it stands.
     """
-    _refuse_managed(key)
+    refuse_managed(key, ends=True)
     row = gate.by_key(key, (*_ENDED, Status.ACTIVE), first=_ENDED)
     if row is None:
         raise not_found(f"{key}: nothing ended stands under this key; memory.history shows its versions.")

@@ -63,6 +63,7 @@ class LoomAdminSite(AdminSite):
             ("Home", "index", "home"),
             ("Memories", "memories_memory_changelist", "memory"),
             ("Facts", "facts_lineage_changelist", "lineage"),
+            ("Procedures", "procedures_procedure_changelist", "procedure"),
             ("Held", "memories_memory_held", "held"),
             ("Locks", "memories_memory_locks", "locks"),
             ("Raw archive", "memories_rawsession_changelist", "rawsession"),

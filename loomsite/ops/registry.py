@@ -19,6 +19,8 @@ OPS_MODULES = (
     "memories.raw_ops",
     "memories.pack_ops",
     "facts.ops",
+    "procedures.ops",
+    "procedures.pack",
 )
 
 

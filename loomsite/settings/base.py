@@ -26,6 +26,7 @@ INSTALLED_APPS = [
     "governance.apps.GovernanceConfig",
     "memories.apps.MemoriesConfig",
     "facts.apps.FactsConfig",
+    "procedures.apps.ProceduresConfig",
     "django.contrib.auth",
     "django.contrib.postgres",
     "django.contrib.contenttypes",

@@ -17,6 +17,7 @@ from governance.tenancy import Credentials
 from loomsite.ops import Door, Role
 from memories.embedders import reset_embedder
 from memories.models import Memory
+from procedures.models import Procedure
 
 PASSWORD = "a long console password"
 
@@ -41,6 +42,13 @@ class Cast:
         answer = self.call("memory.set", namespace=namespace, memory_key=key, value=value, **more)
         assert answer.ok, answer.body
         return Memory.objects.get(pk=answer.body["memory_id"])
+
+    def recipe(self, namespace: str = "deploy", **more: Any) -> Procedure:
+        """A procedure stored by the real op."""
+        given = {"name": "Roll back", "situation": "Errors rise", "steps": ["Stop", "Go back"], **more}
+        answer = self.call("procedure.add", namespace=namespace, **given)
+        assert answer.ok, answer.body
+        return Procedure.objects.get(pk=answer.body["memory_id"])
 
     def lock(self, memory: Memory, mode: str = "read_only", **more: Any) -> None:
         """A lock put on by the real op."""

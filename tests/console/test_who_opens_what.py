@@ -42,6 +42,8 @@ class Things:
             assert said.ok, said.body
         self.talk = RawSession.objects.get(namespace=cast.deploy)
         self.secret_talk = RawSession.objects.get(namespace=cast.secret)
+        self.procedure = cast.recipe("deploy")
+        self.secret_procedure = cast.recipe("secret")
         self.job = Job.objects.create(org=cast.org, namespace=cast.deploy, kind="embedding.fill")
         self.secret_job = Job.objects.create(org=cast.org, namespace=cast.secret, kind="embedding.fill")
         self.token, _ = services.token_create(principal=cast.people["writer"], org=cast.org)
@@ -103,6 +105,10 @@ PAGES = [
     Page("memories_memory_version", ADMINS, _and(_pk("secret_memory"), 1)),
     *(Page("memories_memory_act", MEMBERS, _and(_pk("memory"), act)) for act in ACTIONS),
     Page("memories_memory_act", ADMINS, _and(_pk("secret_memory"), "lock")),
+    Page("procedures_procedure_changelist", EVERYBODY),
+    Page("procedures_procedure_new", EVERYBODY),
+    Page("procedures_procedure_change", MEMBERS, _pk("procedure")),
+    Page("procedures_procedure_change", ADMINS, _pk("secret_procedure")),
     Page("governance_auditevent_changelist", EVERYBODY),
     Page("governance_auditevent_change", AUDITORS, _pk("event")),
     Page("governance_auditevent_change", FOREIGN, _pk("foreign_event")),

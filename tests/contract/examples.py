@@ -116,6 +116,21 @@ EXAMPLES: dict[str, Example] = {
     "raw.get": Example("viewer", {"session_id": "talk"}),
     "raw.list_sessions": Example("viewer", {}),
     "raw.search": Example("viewer", {"query": "hello"}),
+    "procedure.add": Example(
+        "writer", {"name": "Another", "situation": "It is needed", "steps": ["One", "Two"]}, audited=1
+    ),
+    "procedure.fork": Example(
+        "writer",
+        {"from_namespace": "team", "memory_key": "procedure_usual", "new_name": "Copy"},
+        audited=1,
+        elsewhere=404,
+    ),
+    "procedure.list": Example("viewer", {}),
+    "procedure.locate": Example("viewer", {"memory_key": "procedure_usual", "at": "s1"}, elsewhere=404),
+    "procedure.match": Example("viewer", {"situation": "the usual work comes up"}),
+    "procedure.record_run": Example(
+        "writer", {"memory_key": "procedure_usual", "path": ["s1", "s2"]}, audited=1, elsewhere=404
+    ),
 }
 
 
@@ -136,6 +151,8 @@ def seed(cast: Cast) -> dict[str, str]:
         "fact.remember",
         {"subject": "Ada", "attribute": "employer", "value": "Acme", "validFrom": "2020-01-01"},
     )  # fmt: skip
+    usual = {"name": "Usual", "situation": "The usual work comes up", "steps": ["One", "Two"]}
+    assert cast.run("procedure.add", usual).status == 200
     job = Job.objects.create(org=cast.org, namespace=cast.team, kind="nothing")
     return {JOB: str(job.pk), LIVING: ids["living"], FACT: str(fact["factId"])}
 

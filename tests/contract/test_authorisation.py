@@ -201,7 +201,16 @@ def _status(
     if bound and where.other == bound:
         return 404
     # Where the examples' rows are: elsewhere there is, for one, nothing to restore or to lock.
-    at_home = org == "acme" and namespace == "team" and not where.other and not (bound and example.exact)
+    if op == "procedure.fork":
+        # Its source is in acme's team, wherever the copy goes; whoever reads that reads its job too.
+        return 200 if sees_job else 404
+    # A procedure belongs to nobody, so that it is at home whoever runs it.
+    at_home = (
+        org == "acme"
+        and namespace == "team"
+        and (not where.other or op.startswith("procedure."))
+        and not (bound and example.exact)
+    )
     return example.at_home if at_home else example.elsewhere
 
 

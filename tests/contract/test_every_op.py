@@ -88,7 +88,7 @@ def _rows() -> dict[str, int]:
     found: dict[str, int] = {}
     with connection.cursor() as cursor:
         for model in apps.get_models():
-            if model._meta.app_label in ("governance", "memories", "facts"):
+            if model._meta.app_label in ("governance", "memories", "facts", "procedures"):
                 table = connection.ops.quote_name(model._meta.db_table)
                 # Ids of the rows' transactions change with every update, whatever it sets.
                 cursor.execute(f"SELECT count(*), coalesce(max(xmin::text::bigint), 0) FROM {table}")

@@ -40,3 +40,54 @@ for (const button of document.querySelectorAll("button[data-tick-all]")) {
     for (const box of boxes) box.checked = !all;
   });
 }
+
+// Graphs: fit, zoom by buttons and wheel, pan by dragging, find a node. Without this they scroll.
+for (const tools of document.querySelectorAll("[data-graph-tools]")) {
+  const svg = tools.nextElementSibling.querySelector("svg");
+  const whole = svg.viewBox.baseVal;
+  const size = { width: whole.width, height: whole.height };
+  const show = (x, y, width, height) => svg.setAttribute("viewBox", `${x} ${y} ${width} ${height}`);
+  const fit = () => show(0, 0, size.width, size.height);
+  const zoom = (factor, x, y) => {
+    const box = svg.viewBox.baseVal;
+    const at = { x: x ?? box.x + box.width / 2, y: y ?? box.y + box.height / 2 };
+    show(at.x - (at.x - box.x) / factor, at.y - (at.y - box.y) / factor, box.width / factor, box.height / factor);
+  };
+  const point = (event) => new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+  tools.hidden = false;
+  if (size.height > 700 || size.width > tools.clientWidth) svg.classList.add("fitted");
+  for (const button of tools.querySelectorAll("[data-zoom]")) {
+    button.addEventListener("click", () => {
+      svg.classList.add("fitted");
+      if (button.dataset.zoom === "fit") fit();
+      else zoom(Number(button.dataset.zoom));
+    });
+  }
+  svg.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    const at = point(event);
+    svg.classList.add("fitted");
+    zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2, at.x, at.y);
+  }, { passive: false });
+  let from = null;
+  svg.addEventListener("pointerdown", (event) => { from = svg.classList.contains("fitted") ? point(event) : null; });
+  svg.addEventListener("pointermove", (event) => {
+    if (!from || !event.buttons) return;
+    const box = svg.viewBox.baseVal, now = point(event);
+    show(box.x + from.x - now.x, box.y + from.y - now.y, box.width, box.height);
+  });
+  tools.querySelector("[data-find]").addEventListener("input", (event) => {
+    const wanted = event.target.value.trim().toLowerCase();
+    for (const node of svg.querySelectorAll(".node.found")) node.classList.remove("found");
+    if (!wanted) return;
+    const nodes = [...svg.querySelectorAll(".node")];
+    const hit = nodes.find((node) => node.dataset.name.toLowerCase() === wanted)
+      ?? nodes.find((node) => node.textContent.toLowerCase().includes(wanted));
+    if (!hit) return;
+    hit.classList.add("found");
+    svg.classList.add("fitted");
+    const at = hit.transform.baseVal.getItem(0).matrix;
+    show(at.e - 400, at.f - 250, 980, 600);
+  });
+}

@@ -1,0 +1,123 @@
+"""Counting traversals from the paths of runs: the one definition, for reads and for evolve.
+
+A path is an ordered list of ids. Each visit of a node counts once, each pair of neighbours counts once as a
+transition; a self transition and an id that the graph does not declare are counted like any other. A run's
+outcome counts for everything on its path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+PATH_IDS = 500
+"""Longer paths are cut here when they are recorded."""
+
+
+class Count(NamedTuple):
+    """Traversals, and the runs they belong to."""
+
+    total: int = 0
+    """Traversals."""
+    ok: int = 0
+    """Traversals in runs that succeeded."""
+    runs: int = 0
+    """Runs with at least one."""
+    runs_ok: int = 0
+    """Runs with at least one that succeeded."""
+
+    @property
+    def total_and_ok(self) -> tuple[int, int]:
+        """(total, ok)."""
+        return self.total, self.ok
+
+
+NONE = Count()
+_Cells = dict[Any, list[int]]
+
+
+@dataclass
+class Tally:
+    """What a set of runs did. Adding runs in any order gives the same tally."""
+
+    total: int = 0
+    ok: int = 0
+    _nodes: _Cells = field(default_factory=dict)
+    _edges: _Cells = field(default_factory=dict)
+
+    def add(self, path: Sequence[str], ok: bool) -> None:
+        """Count one run."""
+        won = 1 if ok else 0
+        self.total += 1
+        self.ok += won
+        _count(self._nodes, path, won)
+        _count(self._edges, list(zip(path, path[1:], strict=False)), won)
+
+    def merge(self, other: Tally) -> None:
+        """Add what another tally counted."""
+        self.total += other.total
+        self.ok += other.ok
+        for mine, theirs in ((self._nodes, other._nodes), (self._edges, other._edges)):
+            for key, cell in theirs.items():
+                have = mine.get(key)
+                mine[key] = list(cell) if have is None else [a + b for a, b in zip(have, cell, strict=True)]
+
+    def node(self, id_: str) -> Count:
+        """The visits of a node."""
+        cell = self._nodes.get(id_)
+        return NONE if cell is None else Count(*cell)
+
+    def edge(self, src: str, dst: str) -> Count:
+        """The traversals of a transition."""
+        cell = self._edges.get((src, dst))
+        return NONE if cell is None else Count(*cell)
+
+    def nodes(self) -> dict[str, Count]:
+        """Every visited id, declared or not."""
+        return {id_: Count(*cell) for id_, cell in self._nodes.items()}
+
+    def edges(self) -> dict[tuple[str, str], Count]:
+        """Every transition taken, declared or not."""
+        return {pair: Count(*cell) for pair, cell in self._edges.items()}
+
+    def stored(self) -> dict[str, Any]:
+        """As JSON, sorted: {total, ok, nodes: [[id, total, ok, runs, runs_ok]], edges: [[src, dst, ...]]}."""
+        return {
+            "total": self.total,
+            "ok": self.ok,
+            "nodes": sorted([id_, *cell] for id_, cell in self._nodes.items()),
+            "edges": sorted([src, dst, *cell] for (src, dst), cell in self._edges.items()),
+        }
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Tally:
+        """A tally from `stored`; an empty object is an empty tally."""
+        return cls(
+            int(stored.get("total", 0)),
+            int(stored.get("ok", 0)),
+            {id_: list(cell) for id_, *cell in stored.get("nodes", ())},
+            {(src, dst): list(cell) for src, dst, *cell in stored.get("edges", ())},
+        )
+
+
+def _count(cells: _Cells, seen: Sequence[Any], won: int) -> None:
+    met = set()
+    for key in seen:
+        cell = cells.get(key)
+        if cell is None:
+            cell = cells[key] = [0, 0, 0, 0]
+        cell[0] += 1
+        cell[1] += won
+        if key not in met:
+            met.add(key)
+            cell[2] += 1
+            cell[3] += won
+
+
+def tally_of(runs: Iterable[tuple[Sequence[str], bool]]) -> Tally:
+    """The tally of (path, ok) pairs."""
+    tally = Tally()
+    for path, ok in runs:
+        tally.add(path, ok)
+    return tally

@@ -1,0 +1,521 @@
+"""Changes to procedures: add, record a run, fork. The memory row is written through the write gateway."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connection
+from pgvector import HalfVector
+
+from governance import services as governance
+from governance.locks import locked
+from loomsite.ops import AuditEntry, Context, Door, Effect, OpError, invalid, limits
+from memories.embedders import EmbedderUnavailable, Vectors, get_embedder, is_zero
+from memories.models import OnExpire, Status
+from memories.screening import screen
+from memories.services import (
+    Gateway,
+    Identity,
+    MadeMeanwhile,
+    Row,
+    State,
+    canonical,
+    content_sha256,
+    embed_all,
+    embedding_text,
+)
+from procedures import ledger
+from procedures.counting import PATH_IDS, Tally
+from procedures.graph import ID_CHARS, KEY_PREFIX, Graph, branches_of, chain, proven_path, slug, steps_of
+from procedures.selectors import (
+    COLUMNS,
+    Found,
+    counted_revisions,
+    found_from,
+    procedure_get,
+    revision_graph,
+)
+
+MEMORY_TYPE = "procedure"
+TAG = "procedure"
+EMBED_JOB = "procedure.embed"
+NOBODY = Identity()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A procedure as asked for."""
+
+    name: str
+    situation: str
+    steps: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    metadata: str = "{}"
+    graph: Graph | None = None
+    source_class: str = "local_tool_output"
+
+    @property
+    def key(self) -> str:
+        """The key of its memory row."""
+        return KEY_PREFIX + slug(self.name)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Vectors computed before the transaction opened; None when no embedding can be had now."""
+
+    by_text: dict[str, Any] | None
+    situation: Vectors | None
+
+
+def value_of(
+    recipe: Recipe, graph: Graph, path: Sequence[str], dead_ends: Sequence[str], revision: int
+) -> Any:
+    """What the memory row holds. Every text of the graph is in it, so that all of it is screened."""
+    value: dict[str, Any] = {
+        "name": recipe.name,
+        "situation": recipe.situation,
+        "steps": steps_of(graph, path, dead_ends),
+        "revision": revision,
+    }
+    branches = branches_of(graph, path, dead_ends)
+    if branches:
+        value["branches"] = branches
+    return value
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What an add amounts to: the graph in force afterwards, its number, the value of the row."""
+
+    graph: Graph
+    number: int
+    is_new: bool
+    value: Any
+
+
+def _plan(recipe: Recipe, present: Found | None) -> _Plan:
+    """OpError 409 USE_REVISE when runs stand against the change of the graph."""
+    if present is None:
+        graph = recipe.graph or chain(recipe.steps)
+        return _Plan(graph, 1, True, value_of(recipe, graph, proven_path(graph, Tally()), (), 1))
+    current = revision_graph(present.id, present.revision)
+    same_steps = recipe.graph is None and list(recipe.steps) == present.steps
+    graph = current if same_steps else recipe.graph or chain(recipe.steps)
+    if graph.digest == current.digest:
+        with ledger.counted(present.id) as counters:
+            path = proven_path(current, counters.tally(counted_revisions(present.id)))
+        value = value_of(recipe, current, path, present.dead_ends, present.revision)
+        return _Plan(current, present.revision, False, value)
+    if present.runs_total:
+        raise OpError(
+            "USE_REVISE",
+            f"{present.key} has {present.runs_total} runs, so its graph is changed by procedure.revise, "
+            "which is judged by what follows. Nothing was stored.",
+            memory_key=present.key,
+            revision=present.revision,
+            run_stats=present.run_stats,
+        )
+    number = _last_number(present.id) + 1
+    return _Plan(graph, number, True, value_of(recipe, graph, proven_path(graph, Tally()), (), number))
+
+
+def _last_number(procedure_id: int) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT max(number) FROM procedures_revision WHERE procedure_id = %s", [procedure_id])
+        return int(cursor.fetchone()[0])
+
+
+def prepare(namespace_id: int | None, recipe: Recipe) -> Prepared:
+    """The vectors that an add needs, as things stand now."""
+    present = None
+    try:
+        present = procedure_get(namespace_id, recipe.key)
+    except OpError as error:
+        if error.code != "NOT_FOUND":
+            raise
+    try:
+        value = _plan(recipe, present).value
+    except OpError as error:
+        if error.code != "USE_REVISE":
+            raise
+        # The transaction refuses it, unless things have changed by then.
+        return Prepared({}, None)
+    return Prepared(embed_all([(recipe.key, value)]), situation_vector(recipe.situation))
+
+
+def situation_vector(text: str) -> Vectors | None:
+    """The vector that `match` compares; None when no embedding can be had now."""
+    try:
+        vector: Vectors = get_embedder().embed([text])[0]
+    except EmbedderUnavailable:
+        return None
+    return vector
+
+
+@dataclass(frozen=True)
+class Added:
+    """A procedure after an add or a fork."""
+
+    row: Row
+    revision: int
+    steps: list[str]
+
+
+def procedure_add(
+    ctx: Context,
+    recipe: Recipe,
+    prepared: Prepared | None,
+    *,
+    kind: str = "set",
+    forked_from: dict[str, Any] | None = None,
+) -> Added:
+    """Make a procedure, or rewrite the one of this name. OpError 409 USE_REVISE, GOVERNED_KEY; 413; 423.
+
+    A fork is never a rewrite: 409 VERSION_CONFLICT when its key stands already.
+    """
+    gate = Gateway(ctx, prepared.by_text if prepared else None, manages=KEY_PREFIX)
+    who = (recipe.key, NOBODY)
+    try:
+        return _add(gate, recipe, prepared, gate.exact([who]).get(who), kind, forked_from)
+    except MadeMeanwhile as made:
+        return _add(gate, recipe, prepared, made.row, kind, forked_from)
+
+
+def _add(
+    gate: Gateway,
+    recipe: Recipe,
+    prepared: Prepared | None,
+    row: Row | None,
+    kind: str,
+    forked_from: dict[str, Any] | None,
+) -> Added:
+    ctx = gate.ctx
+    if row is not None and forked_from is not None:
+        raise OpError(
+            "VERSION_CONFLICT",
+            f"{row.key} stands in {ctx.namespace} already (or has ended there); fork under another new_name.",
+            memory_key=row.key,
+            memory_id=str(row.id),
+            status=row.status,
+        )
+    if row is not None and row.governed and row.state.status != Status.ACTIVE:
+        raise OpError(
+            "GOVERNED_KEY",
+            f"{row.key} was {row.state.status} by governance, and adding it again does not revive it. "
+            "A reviewer restores it in the console.",
+            memory_key=row.key,
+            memory_id=str(row.id),
+            status=row.state.status,
+        )
+    present = _present(row) if row is not None else None
+    plan = _plan(recipe, present)
+    _within_limit(plan.value)
+    if present is not None and present.name and present.name != recipe.name:
+        ctx.advisories.append(f"name: {recipe.key} was called {present.name!r}; it has been rewritten")
+    # What was embedded beforehand may have been overtaken; a job then fills it in.
+    if gate.vectors is not None and embedding_text(recipe.key, plan.value) not in gate.vectors:
+        gate.vectors = None
+    if row is not None:
+        if plan.is_new and row.lock.refuses(Effect.VALUE):
+            raise locked(row.lock, Effect.VALUE, ctx.op.name, row.key, row.id)
+        row = gate.materialize_expiry(row)
+    state = _state(recipe, plan.value, row)
+    fresh = gate.write(row, recipe.key, NOBODY, state, kind)
+    gate.flush()
+    by_person = ctx.caller.acts_for == "person" or ctx.caller.door == Door.CONSOLE
+    tools = sorted(plan.graph.tools)
+    unchanged = (
+        present is not None and row is not None and fresh.state.content_sha256 == row.state.content_sha256
+    )
+    with connection.cursor() as cursor:
+        if present is None:
+            cursor.execute(
+                "INSERT INTO procedures_procedure (memory_id, namespace_id, revision, authored, tools, "
+                "forked_from) VALUES (%s, %s, 1, %s, %s, %s)",
+                [fresh.id, gate.namespace_id, by_person, tools,
+                 None if forked_from is None else json.dumps(forked_from)],
+            )  # fmt: skip
+        else:
+            cursor.execute(
+                "UPDATE procedures_procedure SET revision = %s, authored = %s, tools = %s "
+                "WHERE memory_id = %s",
+                [plan.number, by_person or (present.authored and unchanged), tools, fresh.id],
+            )
+        if plan.is_new:
+            cursor.execute(
+                "UPDATE procedures_revision SET closed_at = clock_timestamp() "
+                "WHERE procedure_id = %s AND closed_at IS NULL",
+                [fresh.id],
+            )
+            cursor.execute(
+                "INSERT INTO procedures_revision (procedure_id, namespace_id, number, graph, digest, "
+                "proposed_by, reason, state, opened_at) "
+                "VALUES (%s, %s, %s, %s, %s, %s, %s, 'accepted', clock_timestamp())",
+                [fresh.id, gate.namespace_id, plan.number, json.dumps(plan.graph.stored()), plan.graph.digest,
+                 ctx.caller.principal, ctx.reason],
+            )  # fmt: skip
+    _keep_situation(gate, fresh.id, recipe.situation, prepared)
+    return Added(fresh, plan.number, list(plan.value["steps"]))
+
+
+def _present(row: Row) -> Found | None:
+    """What stands beside a row that is locked already, locked against runs; None for a plain memory."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT {COLUMNS} FROM memories_memory m JOIN procedures_procedure p ON p.memory_id = m.id "  # noqa: S608
+            "WHERE m.id = %s FOR UPDATE OF p",
+            [row.id],
+        )
+        columns = cursor.fetchone()
+    return None if columns is None else found_from(columns)
+
+
+def _state(recipe: Recipe, value: Any, row: Row | None) -> State:
+    base = row.state if row is not None else None
+    sha = content_sha256(value)
+    same = base is not None and base.content_sha256 == sha
+    return State(
+        value=value,
+        content_sha256=sha,
+        memory_type=MEMORY_TYPE,
+        tags=tuple(dict.fromkeys((*recipe.tags, TAG))),
+        metadata=recipe.metadata,
+        confidence=base.confidence if base else None,
+        expires_at=base.expires_at if base and base.status == Status.ACTIVE else None,
+        on_expire=base.on_expire if base else OnExpire.TOMBSTONE,
+        source_trace=base.source_trace if base else "",
+        source_class=base.source_class if base and same else recipe.source_class,
+    )
+
+
+def _within_limit(value: Any) -> None:
+    size = len(canonical(value).encode())
+    if size > limits.VALUE_BYTES:
+        raise OpError(
+            "TOO_LARGE",
+            f"Name, situation and steps have {size} bytes as JSON; the limit is {limits.VALUE_BYTES}.",
+            limit=limits.VALUE_BYTES,
+        )
+
+
+def text_sha256(text: str) -> str:
+    """What a situation's vector is bound to."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _keep_situation(gate: Gateway, id_: int, situation: str, prepared: Prepared | None) -> None:
+    sha = text_sha256(situation)
+    embedder = get_embedder().name
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT embedder, text_sha256 FROM procedures_situation WHERE procedure_id = %s", [id_]
+        )
+        if cursor.fetchone() == (embedder, sha):
+            return
+        vector = prepared.situation if prepared else None
+        if vector is not None and not is_zero(vector):
+            write_situation(cursor, id_, gate.namespace_id, vector, sha)
+            return
+        # The old vector would be found for a text that is no longer there.
+        cursor.execute("DELETE FROM procedures_situation WHERE procedure_id = %s", [id_])
+    if vector is None:
+        gate.ctx.degraded.append("embedding")
+        governance.job_create(ctx=gate.ctx, kind=EMBED_JOB, input={"procedure_id": id_})
+
+
+def write_situation(cursor: Any, id_: int, namespace_id: int, vector: Vectors, sha: str) -> None:
+    """Store or replace the vector (float32[dim], stored as halfvec) of a situation."""
+    cursor.execute(
+        "INSERT INTO procedures_situation (procedure_id, namespace_id, embedder, dim, vector, text_sha256) "
+        "VALUES (%s, %s, %s, %s, %s::halfvec, %s) ON CONFLICT (procedure_id) DO UPDATE SET "
+        "embedder = excluded.embedder, dim = excluded.dim, vector = excluded.vector, "
+        "text_sha256 = excluded.text_sha256",
+        [id_, namespace_id, get_embedder().name, len(vector), HalfVector(vector).to_text(), sha],
+    )
+
+
+def situation_fill(procedure_id: int) -> bool:
+    """Embed a situation whose embedding failed when it was written; False when there is nothing to do.
+
+    Raises EmbedderUnavailable. Safe to run again.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT m.namespace_id, m.value ->> 'situation' FROM memories_memory m WHERE m.id = %s "
+            "AND m.status <> 'redacted'",
+            [procedure_id],
+        )
+        row = cursor.fetchone()
+        if row is None:
+            return False
+        namespace_id, situation = row
+        vector: Vectors = get_embedder().embed([situation])[0]
+        if is_zero(vector):
+            return False
+        # Stored only if the text is still the one that was embedded.
+        cursor.execute(
+            "SELECT FROM memories_memory m WHERE m.id = %s AND m.status <> 'redacted' "
+            "AND m.value ->> 'situation' = %s FOR SHARE",
+            [procedure_id, situation],
+        )
+        if cursor.fetchone() is None:
+            return False
+        write_situation(cursor, procedure_id, namespace_id, vector, text_sha256(situation))
+    return True
+
+
+# Runs
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run as reported."""
+
+    key: str
+    path: Sequence[str] = ()
+    ok: bool = True
+    note: str = ""
+    steps_taken: int | None = None
+    duration_ms: int = 0
+    tokens: int = 0
+    report_id: str | None = None
+    revision: int | None = None
+
+
+def run_record(ctx: Context, report: Report) -> dict[str, Any]:
+    """Append a run to the ledger; the op's answer. OpError 404, 400 for an unknown revision.
+
+    A report_id that was reported before gets its first answer, whatever else the report says. Runs of one
+    procedure are numbered under its row lock, so that their order is that of their commits.
+    """
+    row = procedure_get(ctx.namespace_id, report.key)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT revision, runs_total, runs_ok, runs_folded FROM procedures_procedure "
+            "WHERE memory_id = %s FOR UPDATE",
+            [row.id],
+        )
+        current, total, won, folded = cursor.fetchone()
+        if report.report_id is not None:
+            cursor.execute(
+                "SELECT answer FROM procedures_run WHERE procedure_id = %s AND report_id = %s",
+                [row.id, report.report_id],
+            )
+            before = cursor.fetchone()
+            if before is not None:
+                answer: dict[str, Any] = json.loads(before[0])
+                return answer
+        number = current if report.revision is None else report.revision
+        graph = _known_graph(row, number)
+        path, advisories = _path(graph, report.path)
+        held = screen(report.note) if report.note else {}
+        if held:
+            advisories.append(f"note: kept, and not shown to other runs ({', '.join(sorted(held))})")
+        stats = {
+            "total": total + 1, "ok": won + report.ok, "unfolded": total + 1 - folded
+        }  # fmt: skip
+        answer = {"memory_key": row.key, "version": 0, "run_stats": stats}
+        if advisories:
+            answer["advisories"] = advisories
+        who = Identity.of(ctx)
+        cursor.execute(
+            "INSERT INTO procedures_run (procedure_id, namespace_id, seq, revision, principal, token_prefix, "
+            "agent, user_id, session_id, path, ok, note, note_held, steps_taken, duration_ms, tokens, "
+            "report_id, answer, at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, "
+            "%s, %s, clock_timestamp())",
+            [
+                row.id, row.namespace_id, total + 1, number, ctx.caller.principal, ctx.caller.token_prefix,
+                who.agent, who.user_id, who.session_id, path, report.ok, report.note, bool(held),
+                report.steps_taken, report.duration_ms, report.tokens, report.report_id,
+                json.dumps(answer) if report.report_id is not None else None,
+            ],
+        )  # fmt: skip
+        cursor.execute(
+            "UPDATE procedures_procedure SET runs_total = runs_total + 1, runs_ok = runs_ok + %s, "
+            "last_run_at = clock_timestamp() WHERE memory_id = %s",
+            [int(report.ok), row.id],
+        )
+    ctx.record(audit_of(row, {"run": total + 1, "ok": report.ok, "revision": number, "nodes": len(path)}))
+    return answer
+
+
+def audit_of(row: Found, detail: dict[str, Any]) -> AuditEntry:
+    """An audit row about a procedure whose memory row stays as it is."""
+    return AuditEntry(
+        target=row.key,
+        before_version=row.version,
+        after_version=row.version,
+        detail={"memory_id": str(row.id), **detail},
+    )
+
+
+def _known_graph(row: Found, number: int) -> Graph:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT 1 FROM procedures_revision WHERE procedure_id = %s AND number = %s", [row.id, number]
+        )
+        if cursor.fetchone() is None:
+            raise invalid(
+                "revision", f"{row.key} has no revision {number}; the current one is {row.revision}."
+            )
+    return revision_graph(row.id, number)
+
+
+def _path(graph: Graph, given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The path as it is kept, and what has to be said of it."""
+    advisories = []
+    if len(given) > PATH_IDS:
+        advisories.append(f"path: has {len(given)} ids; the first {PATH_IDS} are kept")
+    path = [graph.resolve(id_) or id_[:ID_CHARS] for id_ in given[:PATH_IDS]]
+    if any(len(id_) > ID_CHARS for id_ in given[:PATH_IDS]):
+        advisories.append(f"path: ids longer than {ID_CHARS} characters are cut")
+    unknown = list(dict.fromkeys(id_ for id_ in path if id_ not in graph.by_id))
+    if unknown:
+        shown = ", ".join(unknown[:5]) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
+        advisories.append(f"path: counted as undeclared: {shown}")
+    return path, advisories
+
+
+# Fork
+
+
+def fork_recipe(source: Found, new_name: str, source_class: str) -> Recipe:
+    """What a fork adds: the source's present graph under its own or a new name."""
+    return Recipe(
+        name=new_name or source.name,
+        situation=source.situation,
+        tags=[tag for tag in source.tags if tag != TAG],
+        graph=revision_graph(source.id, source.revision),
+        source_class=source_class,
+    )
+
+
+def procedure_fork(
+    ctx: Context, source: Found, origin: dict[str, str], recipe: Recipe, prepared: Prepared | None
+) -> tuple[Added, dict[str, Any]]:
+    """Copy a procedure into the call's namespace without its evidence; (it, where it came from)."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT statement_timestamp()")
+        (at,) = cursor.fetchone()
+    graph = revision_graph(source.id, source.revision)
+    forked_from = {
+        **origin,
+        "key": source.key,
+        "memory_id": str(source.id),
+        "revision": source.revision,
+        "digest": graph.digest,
+        "template": source.template,
+        "run_stats": source.run_stats,
+        "by": ctx.caller.principal,
+        "why": ctx.reason,
+        "at": at.isoformat(),
+    }
+    added = procedure_add(ctx, recipe, prepared, kind="fork", forked_from=forked_from)
+    if ctx.audit:
+        ctx.audit[-1].detail["forked_from"] = {**origin, "key": source.key, "revision": source.revision}
+    return added, forked_from
