@@ -140,6 +140,8 @@ LOGGING = {
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": LOOM_LOG_LEVEL},
+    # It says "Terminating session: None" for every request of a server without sessions.
+    "loggers": {"mcp.server.streamable_http": {"level": "WARNING"}},
 }
 
 CELERY_BEAT_SCHEDULE = {
