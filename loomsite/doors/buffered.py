@@ -64,7 +64,7 @@ class Buffered:
             raise RuntimeError(f"no {scope['type']} here")
         try:
             async with asyncio.timeout(self.body_seconds):
-                body = await _read(scope, receive)
+                body = await read_whole(scope, receive, limits.BODY_BYTES)
         except TimeoutError:
             await _send(_refusal(408, _late(self.body_seconds), scope), send, scope)
             return
@@ -117,15 +117,15 @@ def _header(scope: Scope, name: bytes) -> bytes:
     return found
 
 
-async def _read(scope: Scope, receive: Receive) -> IO[bytes]:
+async def read_whole(scope: Scope, receive: Receive, limit: int) -> IO[bytes]:
     """The body, at its beginning. Raises OpError 413, and 400 for one that breaks off or is badly framed."""
     length = _header(scope, b"content-length")
     declared = int(length) if length.isdigit() else 0
     if not declared and not _header(scope, b"transfer-encoding"):
         return io.BytesIO()
     waits_for_leave = _header(scope, b"expect").lower() == b"100-continue"
-    if declared > DRAIN_BYTES or (waits_for_leave and declared > limits.BODY_BYTES):
-        raise _too_large(declared)
+    if declared > DRAIN_BYTES or (waits_for_leave and declared > limit):
+        raise _too_large(declared, limit)
     body: IO[bytes] = (
         io.BytesIO() if declared and declared <= MEMORY_BYTES else tempfile.SpooledTemporaryFile(MEMORY_BYTES)
     )
@@ -137,14 +137,14 @@ async def _read(scope: Scope, receive: Receive) -> IO[bytes]:
             raise OpError("INVALID_ARGUMENT", "The body ended before its end.")
         chunk = message.get("body", b"")
         taken += len(chunk)
-        if taken <= limits.BODY_BYTES:
+        if taken <= limit:
             body.write(chunk)
         elif taken > DRAIN_BYTES:
             break
         more = message.get("more_body", False)
-    if taken > limits.BODY_BYTES:
+    if taken > limit:
         body.close()
-        raise _too_large(max(taken, declared))
+        raise _too_large(max(taken, declared), limit)
     body.seek(0)
     return body
 
@@ -187,9 +187,8 @@ def environ_of(scope: Scope, body: IO[bytes]) -> dict[str, Any]:
     return environ
 
 
-def _too_large(size: int) -> OpError:
-    text = f"The body has {size} bytes; the limit is {limits.BODY_BYTES}."
-    return OpError("TOO_LARGE", text, limit=limits.BODY_BYTES)
+def _too_large(size: int, limit: int) -> OpError:
+    return OpError("TOO_LARGE", f"The body has {size} bytes; the limit is {limit}.", limit=limit)
 
 
 def _late(seconds: float) -> OpError:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import re
 from ipaddress import IPv6Address, ip_address
-from urllib.parse import urlsplit
 
 _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9.\-]+))(?::(?P<port>\d{1,5}))?")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 # A proxy in front of the server makes every peer look like loopback; each of these names gives it away.
 FORWARDING_HEADERS = frozenset(
-    {"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"}
-)
+    {
+        "forwarded", "via", "x-forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto",
+        "x-forwarded-server", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip",
+        "cf-connecting-ip", "fastly-client-ip",
+    }
+)  # fmt: skip
 
 
 def is_loopback_name(name: str) -> bool:
@@ -42,23 +45,22 @@ def split_host(host: str) -> tuple[str, int | None] | None:
     return match["six"] or match["name"], int(port) if port else None
 
 
+def split_origin(origin: str) -> tuple[str, str, int] | None:
+    """An `Origin` header as (scheme, name, port); None when it is no single http(s) origin."""
+    scheme, mark, host = origin.partition("://")
+    named = split_host(host)
+    if scheme not in _DEFAULT_PORTS or not mark or named is None:
+        return None
+    return scheme, named[0].lower(), named[1] or _DEFAULT_PORTS[scheme]
+
+
 def _is_own_origin(origin: str, host_port: int | None) -> bool:
     """True for an http(s) origin on loopback whose port is the one that was called."""
-    try:
-        parts = urlsplit(origin)
-        port = parts.port
-    except ValueError:
+    found = split_origin(origin)
+    if found is None:
         return False
-    if (
-        parts.scheme not in _DEFAULT_PORTS
-        or "@" in parts.netloc
-        or parts.path
-        or parts.query
-        or parts.fragment
-    ):
-        return False
-    default = _DEFAULT_PORTS[parts.scheme]
-    return is_loopback_name(parts.hostname or "") and (port or default) == (host_port or default)
+    scheme, name, port = found
+    return is_loopback_name(name) and port == (host_port or _DEFAULT_PORTS[scheme])
 
 
 def bearer_token(authorization: str | None) -> str | None:

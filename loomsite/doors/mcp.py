@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from django.conf import settings
 from django.http.request import validate_host
@@ -15,9 +16,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from governance import pipeline
 from governance.tenancy import Credentials
 from loomsite.doors import guards
+from loomsite.doors.buffered import BODY_SECONDS, read_whole
 from loomsite.doors.tools import TOOLSETS, Access, Context, Toolset, build_server
 from loomsite.doors.warm import warm_up
 from loomsite.ops import Door, OpError, invalid, limits
+from loomsite.ops.text import unique_names
 from loomsite.settings import env
 
 PATH = "/mcp"
@@ -47,11 +50,8 @@ def _check_host_and_origin(host: str, origin: str | None) -> None:
         raise OpError("FORBIDDEN", f"Host {host[:200]!r} is not served here; LOOM_PUBLIC_HOSTS lists others.")
     if origin is None:
         return
-    try:
-        name = urlsplit(origin).hostname or ""
-    except ValueError:
-        name = ""
-    if not _is_served_name(name):
+    page = guards.split_origin(origin)
+    if page is None or not _is_served_name(page[1]):
         raise OpError("FORBIDDEN", f"Origin {origin[:200]!r} may not call this server.")
 
 
@@ -107,10 +107,22 @@ class McpDoor:
             if scope["method"] != "POST":
                 raise OpError("METHOD_NOT_ALLOWED", "Stateless MCP has no stream to open: send POST.")
             _query_toolset(scope, self.toolset)
-        except OpError as error:
-            await _refuse(error, pipeline.new_request_id(_one(headers, b"x-request-id")), send)
+            async with asyncio.timeout(BODY_SECONDS):
+                with await read_whole(scope, receive, REQUEST_BYTES) as body:
+                    raw = body.read()
+        except (OpError, TimeoutError) as error:
+            fault = (
+                error
+                if isinstance(error, OpError)
+                else OpError("INVALID_ARGUMENT", "The body came too late.")
+            )
+            await _refuse(fault, pipeline.new_request_id(_one(headers, b"x-request-id")), send)
             return
-        await self.inner({**scope, "path": PATH, "raw_path": PATH.encode()}, receive, send)
+        twice = _named_twice(raw)
+        if twice:
+            await _answer(400, _rpc_error(twice), [], send)
+            return
+        await self.inner({**scope, "path": PATH, "raw_path": PATH.encode()}, _again(raw, receive), send)
 
 
 def _warming(send: Send) -> Send:
@@ -122,16 +134,42 @@ def _warming(send: Send) -> Send:
     return wrapped
 
 
+def _named_twice(raw: bytes) -> str:
+    """What stands twice in one object of the body, as over REST; else nothing. Bad JSON is the SDK's."""
+    try:
+        json.loads(raw, object_pairs_hook=unique_names)
+    except OpError as error:
+        return error.message
+    except (ValueError, RecursionError):
+        return ""
+    return ""
+
+
+def _rpc_error(message: str) -> bytes:
+    """JSON-RPC's parse error: of a body that readers read differently no id can be trusted."""
+    return json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": message}}).encode()
+
+
+def _again(raw: bytes, receive: Receive) -> Receive:
+    """A `receive` that begins with the body that was read already."""
+    waiting: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
+
+    async def replayed() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replayed
+
+
 async def _refuse(error: OpError, request_id: str, send: Send) -> None:
-    body = json.dumps({"detail": error.detail(request_id)}).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"x-request-id", request_id.encode()),
-    ]
+    headers = [(b"x-request-id", request_id.encode())]
     if error.code == "METHOD_NOT_ALLOWED":
         headers.append((b"allow", b"POST"))
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await _answer(error.status, json.dumps({"detail": error.detail(request_id)}).encode(), headers, send)
+
+
+async def _answer(status: int, body: bytes, headers: list[tuple[bytes, bytes]], send: Send) -> None:
+    kind = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": [*kind, *headers]})
     await send({"type": "http.response.body", "body": body})
 
 

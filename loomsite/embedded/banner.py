@@ -9,6 +9,7 @@ from loomsite.embedded.home import Home
 from loomsite.embedded.ports import Address
 
 CONSOLE_PATH = "/console/"
+RESET = ".venv/bin/python manage.py changepassword owner"
 
 
 def connection(web: Address, mcp: Address, owner: dict[str, Any]) -> dict[str, str]:
@@ -29,7 +30,7 @@ def text(facts: dict[str, str], password: str | None, home: Home, seconds: float
     if password:
         login = f"{facts['admin_user']} / {password}   (shown once; keep it)"
     else:
-        login = f"{facts['admin_user']}   (password as before; `manage.py changepassword` resets it)"
+        login = f"{facts['admin_user']}   (password as before; `{RESET}` sets a new one)"
     snippet = {
         "mcpServers": {
             "loomsite": {

@@ -38,6 +38,28 @@ def _check_settings() -> None:
         raise EmbeddedError(str(error)) from error
 
 
+def _check_first_start(home: Home) -> None:
+    """What `bootstrap` would refuse, before a database is made for it."""
+    if (home.pg / "PG_VERSION").exists() or os.environ.get("LOOM_DATABASE_URL", "").strip():
+        return
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "loomsite.settings")
+    from django.conf import settings
+    from django.contrib.auth.password_validation import validate_password
+    from django.core.exceptions import ValidationError
+
+    given = os.environ.get("LOOM_ADMIN_PASSWORD", "")
+    try:
+        if given:
+            validate_password(given)
+    except ValidationError as error:
+        raise EmbeddedError(f"LOOM_ADMIN_PASSWORD: {' '.join(error.messages)}") from error
+    if not settings.IS_LOOPBACK:
+        raise EmbeddedError(
+            "LOOM_BIND or LOOM_MCP_BIND lets other machines in, and no token exists before the first start: "
+            "start once on 127.0.0.1, which makes the owner's token, then start again."
+        )
+
+
 def up(detached: bool = False) -> int:
     """Run the servers in this process until a stop signal; detached, the terminal is let go when all is
     ready.
@@ -53,6 +75,7 @@ def up(detached: bool = False) -> int:
         os.umask(0o077)  # what the servers write is for their owner's eyes
         os.environ["LOOM_HOME"] = str(home.root)
         _check_settings()
+        _check_first_start(home)
         Supervisor(home, _let_go if detached else None).run()
     return 0
 

@@ -61,6 +61,7 @@ class Home:
         self.valkey = root / "valkey"
         self.logs = root / "logs"
         self.run = root / "run"
+        self.tmp = self.run / "tmp"
         self.connection_file = root / "connection.json"
         self.services_file = self.run / "services.json"
         self.state_file = self.run / "state.json"
@@ -94,6 +95,11 @@ class Home:
                 f"LOOM_HOME: cannot write {error.filename or self.root} ({error.strerror}); "
                 "name a folder that you can write."
             ) from error
+
+    def empty_tmp(self) -> None:
+        """Make the children's TMPDIR, empty: a killed one cleans nothing up."""
+        shutil.rmtree(self.tmp, ignore_errors=True)
+        self.tmp.mkdir(mode=0o700, exist_ok=True)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:

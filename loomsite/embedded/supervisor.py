@@ -48,6 +48,8 @@ WORKER_STOP_SECONDS = 20.0
 LOG_LIMIT_BYTES = 20 * 1024 * 1024
 LOG_CHECK_SECONDS = 60.0
 HEADERS_MS = 10_000
+# What a command prints before a refusal in its own words.
+_COMMAND_ERROR = "CommandError: "
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
@@ -149,6 +151,7 @@ class Supervisor:
         began = time.monotonic()
         self.note(f"starting under {self.home.root}")
         self._end_leftovers()
+        self.home.empty_tmp()
         self._choose_addresses()
         self._save_state()
         self.environment = child_environment(
@@ -156,6 +159,7 @@ class Supervisor:
                 "LOOM_HOME": str(self.home.root),
                 "LOOM_BIND": str(self.web),
                 "LOOM_MCP_BIND": str(self.mcp),
+                "TMPDIR": str(self.home.tmp),
             }
         )
         self._start_services()
@@ -276,6 +280,8 @@ class Supervisor:
         if process.returncode != 0:
             said = log.read_bytes()[begin:].decode(errors="replace").strip().splitlines()
             reason = said[-1].strip() if said else f"exit code {process.returncode}"
+            if reason.startswith(_COMMAND_ERROR):
+                raise EmbeddedError(reason.removeprefix(_COMMAND_ERROR))
             raise EmbeddedError(f"manage.py {arguments[0]} failed: {reason} (log: {log})")
         return output
 

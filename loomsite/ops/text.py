@@ -38,7 +38,7 @@ def _refuse_constant(token: str) -> NoReturn:
     raise invalid("body", f"{token} is not JSON; send null or a finite number.", "json_invalid")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; a name that stands twice is refused, for readers disagree on which one counts."""
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -60,7 +60,9 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     if not raw.strip():
         return {}
     try:
-        body = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object)
+        body = json.loads(
+            raw.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=unique_names
+        )
     except UnicodeDecodeError as error:
         raise invalid("body", f"is not UTF-8 (byte {error.start}).", "json_invalid") from error
     except json.JSONDecodeError as error:

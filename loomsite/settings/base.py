@@ -13,6 +13,7 @@ LOOM_HOME = env.home(BASE_DIR)
 LOOM_BIND = env.bind("LOOM_BIND", "127.0.0.1:8321")
 LOOM_MCP_BIND = env.bind("LOOM_MCP_BIND", f"127.0.0.1:{min(LOOM_BIND[1] + 1, 65535)}")
 LOOM_PUBLIC_HOSTS = [host.strip() for host in env.text("LOOM_PUBLIC_HOSTS").split(",") if host.strip()]
+env.refuse_wildcard("LOOM_PUBLIC_HOSTS", LOOM_PUBLIC_HOSTS)
 IS_LOOPBACK = LOOM_BIND[0] in env.LOOPBACK_HOSTS and LOOM_MCP_BIND[0] in env.LOOPBACK_HOSTS
 # Single-user mode never holds when another machine can reach the server.
 LOOM_SINGLE_USER = env.flag("LOOM_SINGLE_USER", IS_LOOPBACK) and IS_LOOPBACK
@@ -126,6 +127,8 @@ LOOM_SWEEP_S = env.integer("LOOM_SWEEP_S", 15, 1, 3600)
 
 LOOM_EMBEDDER = env.choice("LOOM_EMBEDDER", "wordllama", ("wordllama", "openai", "none"))
 LOOM_EMBEDDER_URL = env.text("LOOM_EMBEDDER_URL")
+if LOOM_EMBEDDER == "openai":
+    env.needed("LOOM_EMBEDDER_URL", "LOOM_EMBEDDER=openai embeds there")
 LOOM_EMBEDDER_MODEL = env.text("LOOM_EMBEDDER_MODEL")
 LOOM_EMBEDDER_API_KEY = env.text("LOOM_EMBEDDER_API_KEY")
 LOOM_RATE_READS = env.rate("LOOM_RATE_READS", "1200/min")
@@ -142,6 +145,8 @@ LOGGING = {
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": LOOM_LOG_LEVEL},
+    # It says "Terminating session: None" for every request of a server without sessions.
+    "loggers": {"mcp.server.streamable_http": {"level": "WARNING"}},
 }
 
 CELERY_BEAT_SCHEDULE = {

@@ -15,6 +15,18 @@ def text(name: str, default: str = "") -> str:
     return os.environ.get(name, "").strip() or default
 
 
+def needed(name: str, why: str) -> None:
+    """ImproperlyConfigured when the variable is unset or blank."""
+    if not text(name):
+        raise ImproperlyConfigured(f"{name} is not set: {why}.")
+
+
+def refuse_wildcard(name: str, hosts: list[str]) -> None:
+    """ImproperlyConfigured for `*`: a server that answers to every name is open to DNS rebinding."""
+    if "*" in hosts:
+        raise ImproperlyConfigured(f"{name}='*': host names are needed, for example memory.example.org.")
+
+
 def integer(name: str, default: int, low: int, high: int) -> int:
     """A whole number within [low, high]; ImproperlyConfigured otherwise."""
     raw = text(name)

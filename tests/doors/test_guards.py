@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from django.test import RequestFactory
 
-from loomsite.doors.guards import bearer_token, is_local_call, split_host
+from loomsite.doors.guards import FORWARDING_HEADERS, bearer_token, is_local_call, split_host
+from loomsite.doors.rest import credentials
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"])
@@ -57,6 +59,21 @@ def test_an_origin_without_a_port_means_the_port_of_its_scheme() -> None:
 )  # fmt: skip
 def test_a_foreign_origin_is_not_local(origin: str) -> None:
     assert not is_local_call("127.0.0.1", "localhost:8321", origin, False)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CF-Connecting-IP", "X-Client-IP", "True-Client-IP", "X-Forwarded", "X-Forwarded-Server",
+        "X-Cluster-Client-IP", "Fastly-Client-IP", "X-Forwarded-For", "X-Real-IP", "Via", "Forwarded",
+    ],
+)  # fmt: skip
+def test_every_header_of_a_proxy_gives_it_away(name: str) -> None:
+    assert name.lower() in FORWARDING_HEADERS
+    meta = f"HTTP_{name.upper().replace('-', '_')}"
+    http = RequestFactory().post("/v1/x", headers={"host": "localhost"}, **{meta: "8.8.8.8"})
+    assert not credentials(http).is_local
+    assert credentials(RequestFactory().post("/v1/x", headers={"host": "localhost"})).is_local
 
 
 def test_a_forwarded_call_is_not_local() -> None:

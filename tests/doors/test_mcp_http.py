@@ -12,6 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from mcp import Client
 
+from loomsite.doors.tools import INSTRUCTIONS
 from loomsite.ops import all_ops
 from tests.doors import probes
 from tests.doors.serving import connected, talk
@@ -232,7 +233,7 @@ def test_a_call_from_this_machine_acts_for_the_owner(server: str) -> None:
     assert (answer["principal"], answer["single_user"]) == ("owner", True)
 
 
-@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via"])
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via", "CF-Connecting-IP"])
 def test_a_forwarded_call_does_not_act_for_the_owner(server: str, header: str) -> None:
     detail = detail_of(call(server, "loom_ops_whoami", headers={header: "203.0.113.9"}))
     assert detail["code"] == "UNAUTHENTICATED"
@@ -257,12 +258,42 @@ def _raw(server: str, headers: dict[str, str], method: str = "POST", path: str =
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
         {"Origin": "http://[::1"},
+        {"Origin": "http://localhost:8321.evil.com"},
+        {"Origin": "http://localhost, http://evil.example"},
+        {"Origin": "http://evil.example, http://localhost"},
+        {"Origin": "http://localhost/path"},
     ],
 )
 def test_a_page_of_another_site_reaches_nothing(server: str, headers: dict[str, str]) -> None:
     answer = _raw(server, headers)
     assert answer.status_code == 403
     assert answer.json()["detail"]["code"] == "FORBIDDEN"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":'
+        b'{"name":"loom_memory_set","arguments":{"memory_key":"twice","value":1,"value":2}}}',
+        b'{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}',
+    ],
+)
+def test_a_name_that_stands_twice_is_refused_as_over_rest(server: str, raw: bytes) -> None:
+    headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+    answer = httpx.post(f"{server}/mcp", content=raw, headers=headers)
+    assert answer.status_code == 400
+    assert "stands twice in one object" in answer.json()["error"]["message"]
+    assert not call(server, "loom_memory_get", memory_key="twice").structured_content["found"]
+
+
+def test_a_request_leaves_no_line_in_the_log(server: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        call(server, "loom_ops_whoami")
+    assert not [record for record in caplog.records if record.name.startswith("mcp")]
+
+
+def test_the_instructions_promise_nothing_that_no_op_answers(server: str) -> None:
+    assert "pending_review" not in INSTRUCTIONS
 
 
 def test_a_page_on_another_port_of_this_machine_does_not_act_for_the_owner(server: str) -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from loomsite.embedded import banner
+from loomsite.embedded.home import Home
 from loomsite.embedded.processes import start_mark
 from tests.embedded.running import Running, eventually, processes_mentioning
 
@@ -88,6 +90,29 @@ def test_nothing_listens_but_web_and_mcp_on_loopback(served: Running) -> None:
                 listening.add(inodes[target[8:-1]])
     loopback = "0100007F"
     assert listening == {f"{loopback}:{served.port:04X}", f"{loopback}:{served.port + 1:04X}"}
+
+
+def test_temporary_files_of_the_servers_stay_in_the_home(served: Running) -> None:
+    folder = served.home / "run" / "tmp"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    for name in ("web", "mcp", "worker"):
+        environment = Path(f"/proc/{served.pids()[name]}/environ").read_bytes().split(b"\0")
+        assert f"TMPDIR={folder}".encode() in environment, name
+
+
+def test_a_start_empties_what_a_killed_server_left(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.prepare()
+    home.empty_tmp()
+    (home.tmp / "pymp-left").mkdir()
+    home.empty_tmp()
+    assert list(home.tmp.iterdir()) == []
+
+
+def test_the_banner_names_a_command_that_can_be_pasted(tmp_path: Path) -> None:
+    facts = dict.fromkeys(("url", "mcp_url", "token", "admin_url", "admin_user"), "x")
+    text = banner.text(facts, None, Home(tmp_path), 1.0)
+    assert "`.venv/bin/python manage.py changepassword owner`" in text
 
 
 def test_a_second_run_says_that_it_runs_already_and_where(served: Running) -> None:
@@ -202,6 +227,10 @@ def one_line(result: subprocess.CompletedProcess[str], *parts: str) -> None:
         ("LOOM_DATABASE_URL", "mysql://u:secret@h/db"),
         ("LOOM_SECRET_KEY", "short"),
         ("LOOM_EMBEDDER", "magic"),
+        ("LOOM_PUBLIC_HOSTS", "*"),
+        ("LOOM_PUBLIC_HOSTS", "a.example,*"),
+        ("LOOM_ADMIN_PASSWORD", "short"),
+        ("LOOM_BIND", "0.0.0.0:18765"),
     ],
 )
 def test_a_wrong_value_stops_the_start_with_one_line_that_names_it(
@@ -212,6 +241,24 @@ def test_a_wrong_value_stops_the_start_with_one_line_that_names_it(
     result = running.command("up")
     one_line(result, name)
     assert "u:secret" not in result.stderr
+
+
+def test_an_embedder_without_its_address_is_refused_with_one_line(tmp_path: Path) -> None:
+    running = Running(tmp_path / "home", LOOM_EMBEDDER="openai")
+    one_line(running.command("up"), "LOOM_EMBEDDER_URL is not set")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("LOOM_ADMIN_PASSWORD", "short"), ("LOOM_BIND", "0.0.0.0:18765")]
+)
+def test_what_cannot_begin_is_refused_before_a_database_is_made(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    running = Running(tmp_path / "home")
+    running.environment[name] = value
+    result = running.command("up")
+    assert result.stderr.startswith(f"loomsite: {name}")
+    assert not (running.home / "pg" / "PG_VERSION").exists()
 
 
 def test_a_home_that_is_a_file_is_refused_with_one_line(tmp_path: Path) -> None:

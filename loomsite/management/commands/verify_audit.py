@@ -47,7 +47,8 @@ class Command(BaseCommand):
                 faults += 1
                 self.stdout.write(
                     f"{org.slug}: {report.events} rows, chain and head intact, but "
-                    f"{settings.LOOM_AUDIT_ANCHOR} knows nothing of it: a cut tail would not be seen (--without-anchor if that is known)"
+                    f"{settings.LOOM_AUDIT_ANCHOR} knows nothing of it: a cut tail would not be seen "
+                    "(--without-anchor if that is known)"
                 )
             else:
                 self.stdout.write(f"{org.slug}: {report.events} rows, chain and head intact")
