@@ -78,23 +78,40 @@ def job(kind: str) -> Callable[[JobHandler], JobHandler]:
 # After a failed send the broker is left alone for this long: the caller waits for it once and not each
 # time, and the sweep sends what was left out.
 BROKER_REST_S = 5.0
+# So long a caller waits for the broker; a stopped one is silent for as long as its socket's timeout says.
+SEND_S = 0.3
 _broker_rests_until = 0.0
 
 
 def send(job_id: int, delay_s: float = 0.0) -> bool:
-    """Put the job's id on the queue; False when the broker does not take it and the sweep will send again."""
+    """Put the job's id on the queue; False when the broker does not take it in time and the sweep will send
+    again. A send that succeeds later all the same does no harm: a job is claimed once.
+    """
     global _broker_rests_until
     from governance.tasks import run_job
 
     if time.monotonic() < _broker_rests_until:
         return False
-    try:
-        run_job.apply_async(args=(job_id,), countdown=delay_s, retry=False, ignore_result=True)
-    except BrokerError as error:
-        _broker_rests_until = time.monotonic() + BROKER_REST_S
-        log.warning("job %s stays for the sweep: the broker did not take it (%s)", job_id, error)
-        return False
-    return True
+    told: list[BrokerError | None] = []
+
+    def attempt() -> None:
+        try:
+            run_job.apply_async(args=(job_id,), countdown=delay_s, retry=False, ignore_result=True)
+        except BrokerError as error:
+            told.append(error)
+        else:
+            told.append(None)
+
+    # A thread a send, not a pool: it must work after a fork, and costs less than the send itself.
+    thread = threading.Thread(target=attempt, name="send-job", daemon=True)
+    thread.start()
+    thread.join(SEND_S)
+    if told and told[0] is None:
+        return True
+    _broker_rests_until = time.monotonic() + BROKER_REST_S
+    why = told[0] if told else f"no answer within {SEND_S:g} s"
+    log.warning("job %s stays for the sweep: the broker did not take it (%s)", job_id, why)
+    return False
 
 
 def claim(job_id: int) -> JobRun | None:

@@ -29,7 +29,7 @@ SHUTDOWN_STATES = frozenset({"57P01", "57P02", "57P03"})
 # Statement and lock timeouts, an idle transaction, a server that turned into a read-only standby.
 BUSY_STATES = RETRY_STATES | {"57014", "55P03", "25P03", "25006"}
 BUSY_CLASSES = frozenset({"53"})  # out of connections, memory or disk
-ATTEMPTS = 5
+ATTEMPTS = 8
 NO_SUCH_NAMESPACE = "No such namespace for this caller; namespace.list shows yours."
 # What means "none" and "any" in the other identity fields; a namespace called so would be a trap.
 NO_NAMESPACE = frozenset({"-", "*"})

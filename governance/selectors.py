@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -55,10 +56,18 @@ def worker_seen() -> dict[str, Any]:
     }
 
 
+_migrated = threading.Event()
+
+
 def migrations_pending() -> int:
-    """How many migrations wait to be applied."""
+    """How many migrations wait to be applied. Once none does, none will for this process's code."""
+    if _migrated.is_set():
+        return 0
     executor = MigrationExecutor(connection)
-    return len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+    pending = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+    if not pending:
+        _migrated.set()
+    return pending
 
 
 # Parts that apps above report on: name -> a probe that answers "ok", or what is wrong in a few words.

@@ -30,7 +30,9 @@ WsgiApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]
 Headers = list[tuple[bytes, bytes]]
 
 THREADS = 8
-PROBES = frozenset({"/v1/health", "/v1/ready"})
+HEALTH, READY = "/v1/health", "/v1/ready"
+# Longer than this, a database that does not answer is no database for whoever asks.
+READY_SECONDS = 3.0
 BODY_SECONDS = 12.0
 # Small bodies stay in memory; a large one that comes slowly must not hold megabytes of it.
 MEMORY_BYTES = 256 * 1024
@@ -53,7 +55,8 @@ class Buffered:
         self.inner = inner
         self.body_seconds = body_seconds
         self.calls = ThreadPoolExecutor(THREADS, "web")
-        self.probes = ThreadPoolExecutor(2, "probe")
+        # A thread each: readiness may wait for the database, liveness never does.
+        self.probes = {HEALTH: ThreadPoolExecutor(1, "health"), READY: ThreadPoolExecutor(1, "ready")}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI: HTTP, and the end of the lifespan."""
@@ -71,11 +74,20 @@ class Buffered:
         except OpError as error:
             await _send(_refusal(error.status, error, scope), send, scope)
             return
-        lane = self.probes if scope["path"] in PROBES else self.calls
         with body:
-            environ = environ_of(scope, body)
-            answer = await asyncio.get_running_loop().run_in_executor(lane, self._run, environ)
+            answer = await self._answer(scope, environ_of(scope, body))
         await _send(answer, send, scope)
+
+    async def _answer(self, scope: Scope, environ: dict[str, Any]) -> _Answer:
+        lane = self.probes.get(scope["path"], self.calls)
+        running = asyncio.get_running_loop().run_in_executor(lane, self._run, environ)
+        if scope["path"] != READY:
+            return await running
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                return await running  # one that has not begun is taken from the queue with this
+        except TimeoutError:
+            return _not_ready()
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -83,7 +95,8 @@ class Buffered:
             await send({"type": f"{message['type']}.complete"})
             if message["type"] == "lifespan.shutdown":
                 self.calls.shutdown()
-                self.probes.shutdown()
+                for lane in self.probes.values():
+                    lane.shutdown(wait=False)
                 return
 
     def _run(self, environ: dict[str, Any]) -> _Answer:
@@ -189,6 +202,13 @@ def environ_of(scope: Scope, body: IO[bytes]) -> dict[str, Any]:
 
 def _too_large(size: int, limit: int) -> OpError:
     return OpError("TOO_LARGE", f"The body has {size} bytes; the limit is {limit}.", limit=limit)
+
+
+def _not_ready() -> _Answer:
+    state = {"status": "not ready", "database": "no answer", "migrations": "unknown", "worker": "unknown"}
+    body = json.dumps(state).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    return _Answer(503, headers, body)
 
 
 def _late(seconds: float) -> OpError:

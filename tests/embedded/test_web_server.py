@@ -224,6 +224,32 @@ def test_a_request_that_runs_is_finished_when_the_server_is_told_to_end(served: 
     )
 
 
+def test_a_frozen_database_makes_the_server_not_ready_and_leaves_it_alive(served: Running) -> None:
+    """Twice as many calls as there are threads wait; the probes answer beside them, and all goes on after."""
+    postmaster = served.pids()["postgres"]
+    backends = [
+        int(pid) for pid in Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
+    ]
+    body = b'{"memory_key": "frozen"}'
+    head = _head(
+        served, "POST", "/v1/memory.get", "Content-Type: application/json", f"Content-Length: {len(body)}"
+    )
+    frozen = [postmaster, *backends]
+    with contextlib.ExitStack() as stack:
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+            stack.callback(os.kill, pid, signal.SIGCONT)
+        for _ in range(16):
+            stack.enter_context(_dial(served)).sendall(head + body)
+        for _ in range(3):
+            began = time.monotonic()
+            status, _, answer = _call(served, _head(served, "GET", "/v1/ready"))
+            assert time.monotonic() - began < 5.0
+            assert (status, json.loads(answer)["status"]) == (503, "not ready")
+            assert _health_seconds(served) < 1.0
+    eventually("ready again", served.ready)
+
+
 def test_large_bodies_leave_no_file_behind(served: Running, tmp_path: Path) -> None:
     value = "x" * 700_000
     body = json.dumps({"query": value}).encode()

@@ -315,7 +315,7 @@ def test_a_send_without_a_broker_fails_fast_and_leaves_the_job_to_the_sweep(
     request.getfixturevalue(broker)
     began = time.monotonic()
     assert jobs.send(1) is False
-    assert time.monotonic() - began < 20  # without its bounds it never comes back
+    assert time.monotonic() - began < 1.5  # 0.3 s, and a busy machine's share; a socket's timeout is 3 s
     assert "stays for the sweep" in caplog.text
     # The broker is left alone for a while: the next caller does not wait at all.
     caplog.clear()

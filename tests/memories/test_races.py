@@ -316,7 +316,7 @@ def shuffled_sets_against_applied_deletes(cast: Cast, rounds: int) -> None:
     jobs: list[Callable[[], list[Reply]]] = [partial(write, w) for w in range(4)]
     jobs += [partial(delete, w) for w in range(3)] + [partial(merge, 0)]
     results = in_threads(*jobs)
-    assert {reply.status for some in results[:7] for reply in some} == {200}
+    assert [reply.body for some in results[:7] for reply in some if reply.status != 200] == []
     assert {reply.status for reply in results[7]} <= {200, 404}
     for key in keys:
         kept = {v["value"] for v in history(cast, key)}
