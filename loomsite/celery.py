@@ -31,7 +31,7 @@ app.conf.update(
 )
 if str(app.conf.broker_url).startswith(("redis", "valkey", "sentinel")):
     app.conf.broker_transport_options = {**SENDING, **REDIS_SOCKETS}
-app.autodiscover_tasks(["governance", "memories"])
+app.autodiscover_tasks(["governance", "memories", "facts"])
 
 BEAT_S = 5.0
 _beaten_at = float("-inf")
