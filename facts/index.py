@@ -10,6 +10,7 @@ from django.db import connection
 from pgvector import HalfVector
 
 from facts.selectors import Fact, me
+from governance import services as governance
 from governance.patterns import CATALOGUE_VERSION
 from governance.tenancy import visible_namespaces
 from loomsite.ops import Context, invalid
@@ -17,6 +18,8 @@ from memories import nodes
 from memories.analysis import flatten, term_frequencies
 from memories.embedders import EmbedderUnavailable, get_embedder, is_zero
 from memories.screening import screen
+
+FILL_JOB = "fact.embed"
 
 
 def text_of(subject: str, attribute: str, value: Any) -> str:
@@ -45,7 +48,7 @@ def add(ctx: Context, fact: Fact, namespace_id: int, vector: np.ndarray[Any, Any
             [namespace_id, fact.id, length, terms, counts],
         )
         if vector is None:
-            ctx.degraded.append("embedding")
+            fill_later(ctx, fact.id)
         elif not is_zero(vector):
             cursor.execute(
                 "INSERT INTO facts_factembedding (version_id, namespace_id, embedder, dim, vector) "
@@ -66,7 +69,13 @@ def add(ctx: Context, fact: Fact, namespace_id: int, vector: np.ndarray[Any, Any
     return bool(found)
 
 
-def copy(old: int, new: int) -> None:
+def fill_later(ctx: Context, version_id: int) -> None:
+    """Leave a job that embeds the version once the embedder is back, and say so."""
+    ctx.degraded.append("embedding")
+    governance.job_create(ctx=ctx, kind=FILL_JOB, input={"version_ids": [version_id]})
+
+
+def copy(ctx: Context, old: int, new: int) -> None:
     """Index a version whose text is that of another, flags and what was read of them included."""
     with connection.cursor() as cursor:
         for table, columns in (
@@ -82,6 +91,9 @@ def copy(old: int, new: int) -> None:
                 "WHERE version_id = %s",
                 [new, old],
             )
+            if table == "facts_factembedding" and cursor.rowcount == 0 and get_embedder().weight:
+                # The other one still waits for its vector, or its text has none; the job finds out.
+                governance.job_create(ctx=ctx, kind=FILL_JOB, input={"version_ids": [new]})
 
 
 # Sources

@@ -136,6 +136,23 @@ class Version(models.Model):
         return f"{self.pk} {self.kind}"
 
 
+class Retraction(models.Model):
+    """Why a version was taken back without a successor. Append-only by trigger."""
+
+    version = models.OneToOneField(
+        Version, on_delete=models.PROTECT, primary_key=True, related_name="retraction"
+    )
+    at = models.DateTimeField()
+    principal = models.CharField(max_length=150)
+    token_prefix = models.CharField(max_length=16, blank=True, default="")
+    agent = models.CharField(max_length=128, blank=True, default="")
+    reason = models.TextField()
+    request_id = models.CharField(max_length=64, blank=True, default="")
+
+    def __str__(self) -> str:
+        return f"{self.version_id} taken back"
+
+
 class FactFlag(models.Model):
     """A pattern found in a version's text. A version with an unread flag stays out of search and of packs."""
 

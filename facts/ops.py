@@ -542,7 +542,8 @@ class FactHistoryOutput(OpOutput):
         description="lineageId, subject, attribute, cardinality, version each."
     )
     versions: list[dict[str, Any]] = Field(
-        description="As fact.recall, with kind, reason, by, token_prefix, agent, request_id, at, madeFrom."
+        description="As fact.recall, with kind, reason, by, token_prefix, agent, request_id, at, madeFrom, "
+        "and retracted (reason, by, at) of one that was taken back."
     )
     next_cursor: str | None = None
 

@@ -305,6 +305,14 @@ def fact_history(
             [list(made_from), *visible("v.owner", owners(ctx, user))[1]],
         )
         may_name = {row[0] for row in db.fetchall()}
+        db.execute(
+            "SELECT version_id, reason, principal, at FROM facts_retraction WHERE version_id = ANY(%s)",
+            [[fact.id for fact in page]],
+        )
+        taken_back = {
+            id_: {"kind": "wrong", "reason": reason, "by": by, "at": iso(when)}
+            for id_, reason, by, when in db.fetchall()
+        }
     return [
         shown(fact, at)
         | {
@@ -316,6 +324,7 @@ def fact_history(
             "request_id": fact.request_id,
             "at": iso(fact.known_from),
             "madeFrom": str(fact.made_from) if fact.made_from in may_name else None,
+            "retracted": taken_back.get(fact.id),
         }
         for fact in page
     ], following

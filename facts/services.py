@@ -232,9 +232,22 @@ class Writer:
             False,
         )  # fmt: skip
         if draft.same_text and draft.made_from is not None:
-            index.copy(draft.made_from, fact_id)
+            index.copy(ctx, draft.made_from, fact_id)
             return fact
         return replace(fact, held=index.add(ctx, fact, line.namespace_id, self.vector))
+
+    def take_back(self, fact: Fact, at: datetime) -> None:
+        """Keep who took a version back and why, for its history."""
+        ctx = self.ctx
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO facts_retraction (version_id, at, principal, token_prefix, agent, reason, "
+                "request_id) VALUES (%s, %s, %s, %s, %s, %s, %s)",
+                [
+                    fact.id, at, ctx.caller.principal, ctx.caller.token_prefix,
+                    ctx.agent or ctx.caller.bound_agent or "", ctx.reason, ctx.request_id,
+                ],
+            )  # fmt: skip
 
     def note(self, fact: Fact, before: Fact | None, version: int) -> None:
         """Leave the audit row of a write."""
@@ -604,6 +617,8 @@ def fact_retract(
             ),
             at,
         )  # fmt: skip
+    else:
+        writer.take_back(fact, at)
     writer.note(left or fact, fact, line.version)
     return replace(fact, known_to=at), left, line.version + 1
 

@@ -31,7 +31,7 @@ app.conf.update(
 )
 if str(app.conf.broker_url).startswith(("redis", "valkey", "sentinel")):
     app.conf.broker_transport_options = {**SENDING, **REDIS_SOCKETS}
-app.autodiscover_tasks(["governance", "memories", "procedures"])
+app.autodiscover_tasks(["governance", "memories", "facts", "procedures"])
 
 BEAT_S = 5.0
 _beaten_at = float("-inf")

@@ -67,6 +67,11 @@ CREATE TRIGGER fact_version_guard BEFORE INSERT OR UPDATE OR DELETE ON facts_ver
 CREATE TRIGGER fact_version_no_truncate BEFORE TRUNCATE ON facts_version
   FOR EACH STATEMENT EXECUTE FUNCTION loom_append_only();
 
+CREATE TRIGGER fact_retraction_append_only BEFORE UPDATE OR DELETE ON facts_retraction
+  FOR EACH ROW EXECUTE FUNCTION loom_append_only();
+CREATE TRIGGER fact_retraction_no_truncate BEFORE TRUNCATE ON facts_retraction
+  FOR EACH STATEMENT EXECUTE FUNCTION loom_append_only();
+
 -- Under `no_delete` or a hold a version may be closed only for one that takes its place: asked at the commit,
 -- because the successor is written after the closing.
 CREATE FUNCTION loom_guard_fact_end() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -130,6 +135,8 @@ CREATE TRIGGER fact_no_truncate BEFORE TRUNCATE ON facts_lineage
   FOR EACH STATEMENT EXECUTE FUNCTION loom_append_only();
 """
 BACK = """
+DROP TRIGGER fact_retraction_no_truncate ON facts_retraction;
+DROP TRIGGER fact_retraction_append_only ON facts_retraction;
 DROP TRIGGER fact_no_truncate ON facts_lineage;
 DROP TRIGGER fact_guard ON facts_lineage;
 DROP FUNCTION loom_guard_fact();

@@ -162,6 +162,9 @@ def test_what_was_never_so_is_no_longer_believed_and_stays_in_the_history(cast: 
     assert retract(cast, made["factId"], kind="wrong")["state"] == "superseded"
     assert recall(cast) == []
     assert [fact["value"] for fact in recall(cast, include_history=True)] == ["Acme"]
+    (version,) = cast.run("fact.history", {"factId": made["factId"]})["versions"]
+    assert (version["retracted"]["reason"], version["retracted"]["by"]) == ("so it is", "mate")
+    assert version["retracted"]["at"] == version["knownTo"]
     assert remember(cast, "Bolt", validFrom="2020-01-01").status == 200
 
 
