@@ -14,7 +14,7 @@ from governance.console import Count as BoundedCount
 from procedures import ledger, ranking
 from procedures.models import Procedure, Run
 from procedures.picture import Picture, picture
-from procedures.selectors import counted_revisions, revision_graph
+from procedures.selectors import present_graph, procedure_row
 
 RUN_FILTERS = {"ok": Q(ok=True), "failed": Q(ok=False), "noted": ~Q(note="")}
 
@@ -64,9 +64,10 @@ class Drawn:
 
 def drawn(procedure: Procedure) -> Drawn:
     """The revision in force with what its runs did."""
-    graph = revision_graph(procedure.pk, procedure.revision)
-    with ledger.counted(procedure.pk) as counters:
-        tally = counters.tally(counted_revisions(procedure.pk))
+    row = procedure_row(procedure.pk)
+    graph = present_graph(row)
+    with ledger.counted(row.id) as counters:
+        tally = counters.tally(row.counted)
         shown = picture(graph, tally, frozenset(procedure.dead_ends), frozenset(procedure.fail_prone))
         return Drawn(shown, tally.total, tally.ok)
 

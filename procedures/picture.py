@@ -64,8 +64,8 @@ class Row:
 class Picture:
     """Everything the templates show of a graph."""
 
-    width: float
-    height: float
+    width: int
+    height: int
     boxes: list[Box]
     lines: list[Line]
     nodes: list[Row]
@@ -132,7 +132,7 @@ def picture(
     # Heaviest last, so that they lie on top.
     lines.sort(key=lambda line: line.width)
     return Picture(
-        width=round(2 * middle, 1),
+        width=math.ceil(2 * middle),
         height=2 * MARGIN + (placed.layers - 1) * ROW + BOX_HEIGHT,
         boxes=boxes,
         lines=lines,

@@ -28,7 +28,10 @@ FAN_OUT = 20
 NOBODY = "m.agent = '-' AND m.user_id = '-' AND m.session_id = '-'"
 COLUMNS = """m.id, m.memory_key, m.value, m.tags, m.version, m.held, m.created_at, p.revision, p.authored,
   p.quarantined, p.template, p.tools, p.dead_ends, p.fail_prone, p.runs_total, p.runs_ok, p.runs_folded,
-  m.namespace_id"""
+  m.namespace_id,
+  (SELECT r.digest FROM procedures_revision r WHERE r.procedure_id = p.memory_id AND r.number = p.revision),
+  ARRAY(SELECT r.number FROM procedures_revision r WHERE r.procedure_id = p.memory_id
+        AND r.state NOT IN ('rejected', 'reverted', 'withdrawn'))"""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,9 @@ class Found:
     runs_ok: int
     runs_folded: int
     namespace_id: int
+    digest: str
+    counted: list[int]
+    """Revisions whose runs count for the present graph: all but what was turned down."""
 
     @property
     def name(self) -> str:
@@ -111,21 +117,33 @@ def procedure_get(namespace_id: int | None, key: str) -> Found:
     raise missing(key)
 
 
+def procedure_row(procedure_id: int) -> Found:
+    """The procedure with this id, whatever the status of its memory row."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT {COLUMNS} FROM memories_memory m JOIN procedures_procedure p ON p.memory_id = m.id "  # noqa: S608
+            "WHERE m.id = %s",
+            [procedure_id],
+        )
+        return found_from(cursor.fetchone())
+
+
 _GRAPHS: OrderedDict[tuple[int, int, str], Graph] = OrderedDict()
 GRAPHS_KEPT = 256
 
 
-def revision_graph(procedure_id: int, number: int) -> Graph:
+def revision_graph(procedure_id: int, number: int, digest: str | None = None) -> Graph:
     """The graph of a revision; parsed once a process, for it never changes.
 
-    The digest is asked each time, and is part of the name under which the graph is kept.
+    The digest (asked for when it is not given) is part of the name under which the graph is kept.
     """
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT digest FROM procedures_revision WHERE procedure_id = %s AND number = %s",
-            [procedure_id, number],
-        )
-        (digest,) = cursor.fetchone()
+        if digest is None:
+            cursor.execute(
+                "SELECT digest FROM procedures_revision WHERE procedure_id = %s AND number = %s",
+                [procedure_id, number],
+            )
+            (digest,) = cursor.fetchone()
         name = (procedure_id, number, digest)
         known = _GRAPHS.get(name)
         if known is None:
@@ -133,10 +151,18 @@ def revision_graph(procedure_id: int, number: int) -> Graph:
                 "SELECT graph FROM procedures_revision WHERE procedure_id = %s AND number = %s",
                 [procedure_id, number],
             )
-            known = _GRAPHS[name] = read(json.loads(cursor.fetchone()[0]))
+            known = read(json.loads(cursor.fetchone()[0]))
+            # What has been redacted is empty under its old digest; it is not kept.
+            if known.digest == digest:
+                _GRAPHS[name] = known
             while len(_GRAPHS) > GRAPHS_KEPT:
                 _GRAPHS.popitem(last=False)
     return known
+
+
+def present_graph(row: Found) -> Graph:
+    """The graph in force."""
+    return revision_graph(row.id, row.revision, row.digest)
 
 
 # List
@@ -329,7 +355,7 @@ def _shown(best: Sequence[Ranked], namespaces: dict[int, str]) -> list[dict[str,
         row = rows[one.candidate.id]
         prone: list[str] = []
         if row.fail_prone:
-            graph = revision_graph(row.id, row.revision)
+            graph = present_graph(row)
             prone = [graph.by_id[id_].words for id_ in row.fail_prone if id_ in graph.by_id]
         shown.append(
             {
@@ -377,24 +403,12 @@ class LocateRequest:
     max_notes: int = 5
 
 
-def counted_revisions(procedure_id: int) -> set[int]:
-    """Numbers of the revisions whose runs count for the present graph: all but what was turned down."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT number FROM procedures_revision WHERE procedure_id = %s "
-            "AND state NOT IN ('rejected', 'reverted', 'withdrawn')",
-            [procedure_id],
-        )
-        return {row[0] for row in cursor.fetchall()}
-
-
 def procedure_locate(ctx: Context, request: LocateRequest) -> dict[str, Any]:
     """The place, what can follow, what failed there before, and all of it as text for a prompt."""
     row = procedure_get(ctx.namespace_id, request.key)
-    graph = revision_graph(row.id, row.revision)
-    counting = counted_revisions(row.id)
+    graph = present_graph(row)
     with ledger.counted(row.id) as counters:
-        tally = counters.tally(counting)
+        tally = counters.tally(row.counted)
         place = locate.located(
             graph, tally, request.at, request.recent_path, request.hops, frozenset(row.dead_ends)
         )

@@ -34,8 +34,8 @@ from procedures.graph import ID_CHARS, KEY_PREFIX, Graph, branches_of, chain, pr
 from procedures.selectors import (
     COLUMNS,
     Found,
-    counted_revisions,
     found_from,
+    present_graph,
     procedure_get,
     revision_graph,
 )
@@ -103,12 +103,12 @@ def _plan(recipe: Recipe, present: Found | None) -> _Plan:
     if present is None:
         graph = recipe.graph or chain(recipe.steps)
         return _Plan(graph, 1, True, value_of(recipe, graph, proven_path(graph, Tally()), (), 1))
-    current = revision_graph(present.id, present.revision)
+    current = present_graph(present)
     same_steps = recipe.graph is None and list(recipe.steps) == present.steps
     graph = current if same_steps else recipe.graph or chain(recipe.steps)
     if graph.digest == current.digest:
         with ledger.counted(present.id) as counters:
-            path = proven_path(current, counters.tally(counted_revisions(present.id)))
+            path = proven_path(current, counters.tally(present.counted))
         value = value_of(recipe, current, path, present.dead_ends, present.revision)
         return _Plan(current, present.revision, False, value)
     if present.runs_total:
@@ -490,7 +490,7 @@ def fork_recipe(source: Found, new_name: str, source_class: str) -> Recipe:
         name=new_name or source.name,
         situation=source.situation,
         tags=[tag for tag in source.tags if tag != TAG],
-        graph=revision_graph(source.id, source.revision),
+        graph=present_graph(source),
         source_class=source_class,
     )
 
@@ -502,7 +502,7 @@ def procedure_fork(
     with connection.cursor() as cursor:
         cursor.execute("SELECT statement_timestamp()")
         (at,) = cursor.fetchone()
-    graph = revision_graph(source.id, source.revision)
+    graph = present_graph(source)
     forked_from = {
         **origin,
         "key": source.key,
