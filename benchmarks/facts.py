@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 
 from benchmarks.common import SEED, call, percentile, print_table
-from benchmarks.harness import NAMESPACE, Site, free_port, granian, running, site
+from benchmarks.harness import NAMESPACE, Site, free_port, running, site, web
 from benchmarks.wire import Wire
 
 SERVER = False
@@ -61,7 +61,7 @@ def run(_client: None, _data_dir: Path | None) -> dict[str, Any]:
     with ExitStack() as stack:
         where = stack.enter_context(site())
         port = free_port()
-        url = stack.enter_context(running(where, granian(port), port))
+        url = stack.enter_context(running(where, web(port), port))
         _first_fact(url, where)
         done = 0
         for size in (SMALL, LARGE):
