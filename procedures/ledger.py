@@ -72,7 +72,8 @@ def _catch_up(procedure_id: int, found: Counters) -> None:
     while True:
         with connection.cursor() as cursor:
             cursor.execute(
-                "SELECT seq, revision, to_json(path)::text, ok, agent, NOT ok AND note <> '' AND NOT note_held "
+                "SELECT seq, revision, to_json(path)::text, ok, agent, "
+                "NOT ok AND note <> '' AND NOT note_held "
                 "FROM procedures_run WHERE procedure_id = %s AND seq > %s ORDER BY seq LIMIT %s",
                 [procedure_id, found.seq, BATCH],
             )
