@@ -3,11 +3,12 @@
 The ledger only grows, and its numbers follow the order of the commits (`services.run_record` numbers a run
 under the procedure's row lock). So a process counts each row once and later only what came after it: a read
 costs what is new since the last one. A process that has not yet seen a procedure counts its whole ledger
-once (about 0.3 s for 100,000 runs).
+once (about two seconds for 100,000 runs of 12 nodes).
 """
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator
@@ -71,12 +72,15 @@ def _catch_up(procedure_id: int, found: Counters) -> None:
     while True:
         with connection.cursor() as cursor:
             cursor.execute(
-                "SELECT seq, revision, path, ok, agent, NOT ok AND note <> '' AND NOT note_held "
+                "SELECT seq, revision, to_json(path)::text, ok, agent, "
+                "NOT ok AND note <> '' AND NOT note_held "
                 "FROM procedures_run WHERE procedure_id = %s AND seq > %s ORDER BY seq LIMIT %s",
                 [procedure_id, found.seq, BATCH],
             )
             rows = cursor.fetchall()
-        for seq, revision, path, ok, agent, told in rows:
+        for seq, revision, text, ok, agent, told in rows:
+            # As JSON, which is read several times faster than an array.
+            path = json.loads(text)
             tally = found.by_revision.get(revision)
             if tally is None:
                 tally = found.by_revision[revision] = Tally()

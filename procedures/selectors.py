@@ -406,6 +406,11 @@ class LocateRequest:
 def procedure_locate(ctx: Context, request: LocateRequest) -> dict[str, Any]:
     """The place, what can follow, what failed there before, and all of it as text for a prompt."""
     row = procedure_get(ctx.namespace_id, request.key)
+    if row.held:
+        ctx.advisories.append(
+            "memory_key: this procedure is held: a text in it looks like an instruction, and no reviewer has "
+            "read it yet"
+        )
     graph = present_graph(row)
     with ledger.counted(row.id) as counters:
         tally = counters.tally(row.counted)

@@ -185,6 +185,8 @@ def test_a_flagged_text_off_the_proven_path_holds_the_procedure(cast: Cast) -> N
     reply = add(cast, graph=hostile)
     assert any("held" in note for note in reply["advisories"])
     assert stored(cast)["held"]
+    told = cast.run("procedure.locate", {"memory_key": KEY})["advisories"]
+    assert len(told) == 1 and "held" in told[0]
     assert cast.run("procedure.match", {"situation": RECIPE["situation"]})["matched"] == 0
 
 
