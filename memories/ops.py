@@ -238,6 +238,8 @@ def memory_set_many(ctx: Context, data: SetManyInput) -> dict[str, Any]:
     """Set many keys."""
     gate = Gateway(ctx, ctx.prepared)
     who = Identity.of(ctx)
+    if len(data.items) > 1:
+        gate.queue([item.memory_key for item in data.items])
     rows = gate.exact([(item.memory_key, who) for item in data.items])
     results: list[dict[str, Any] | None] = [None] * len(data.items)
     stored = refused = 0

@@ -170,6 +170,11 @@ def content_sha256(value: Any) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
+def hash_bucket(key: str) -> int:
+    """One of 64 buckets, the same in every process."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[0] % 64
+
+
 def embedding_text(key: str, value: Any) -> str:
     """The text whose meaning is indexed: the value's own, with the key where it says little."""
     text = flatten(value)
@@ -283,6 +288,19 @@ class Gateway:
                 )  # fmt: skip
             rows = [row_from(columns) for columns in cursor.fetchall()]
         return {(row.key, row.identity): row for row in rows}
+
+    def queue(self, keys: Sequence[str]) -> None:
+        """Wait until no other batch writes one of these keys; held until the transaction ends.
+
+        Two batches may each see a row of the other's as new and lock the rest in another order, which the
+        order of ids cannot prevent. Keys fall into 64 buckets, so that a batch of any size holds few locks.
+        """
+        buckets = sorted({hash_bucket(key) for key in keys})
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(pg_advisory_xact_lock(%s, b)) FROM (SELECT unnest(%s::int[]) AS b) buckets",
+                [self.namespace_id % 2**31, buckets],
+            )
 
     def by_key(self, key: str, statuses: Sequence[str], *, first: Sequence[str] = ()) -> Row | None:
         """The lineage that a call by key means, locked: the exact tuple, else the only one; see `choose`.

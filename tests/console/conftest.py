@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 from guardian.shortcuts import assign_perm
 
+from facts.models import Lineage
 from governance import pipeline, services
 from governance.models import Namespace, Org, User
 from governance.pipeline import Answer
@@ -49,6 +50,13 @@ class Cast:
         answer = self.call("procedure.add", namespace=namespace, **given)
         assert answer.ok, answer.body
         return Procedure.objects.get(pk=answer.body["memory_id"])
+
+    def fact(self, namespace: str = "deploy") -> Lineage:
+        """A fact stored by the real op."""
+        given = {"subject": "Ada", "attribute": "employer", "value": "Acme", "validFrom": "2020-01-01"}
+        answer = self.call("fact.remember", namespace=namespace, **given)
+        assert answer.ok, answer.body
+        return Lineage.objects.get(pk=answer.body["lineageId"])
 
     def lock(self, memory: Memory, mode: str = "read_only", **more: Any) -> None:
         """A lock put on by the real op."""

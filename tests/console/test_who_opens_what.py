@@ -42,6 +42,8 @@ class Things:
             assert said.ok, said.body
         self.talk = RawSession.objects.get(namespace=cast.deploy)
         self.secret_talk = RawSession.objects.get(namespace=cast.secret)
+        self.fact = cast.fact("deploy")
+        self.secret_fact = cast.fact("secret")
         self.procedure = cast.recipe("deploy")
         self.secret_procedure = cast.recipe("secret")
         self.job = Job.objects.create(org=cast.org, namespace=cast.deploy, kind="embedding.fill")
@@ -105,6 +107,10 @@ PAGES = [
     Page("memories_memory_version", ADMINS, _and(_pk("secret_memory"), 1)),
     *(Page("memories_memory_act", MEMBERS, _and(_pk("memory"), act)) for act in ACTIONS),
     Page("memories_memory_act", ADMINS, _and(_pk("secret_memory"), "lock")),
+    Page("facts_lineage_changelist", EVERYBODY),
+    Page("facts_lineage_change", MEMBERS, _pk("fact")),
+    Page("facts_lineage_change", ADMINS, _pk("secret_fact")),
+    Page("facts_lineage_correct", MEMBERS, lambda things: [things.fact.pk, things.fact.versions.get().pk]),
     Page("procedures_procedure_changelist", EVERYBODY),
     Page("procedures_procedure_new", EVERYBODY),
     Page("procedures_procedure_change", MEMBERS, _pk("procedure")),

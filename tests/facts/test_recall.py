@@ -130,7 +130,7 @@ def test_the_pack_has_a_section_of_what_is_so_now(cast: Cast) -> None:
     remember(cast, "Acme", validTo="2020-01-01")
     made = remember(cast, "Bolt", validFrom="2020-01-01")
     pack = cast.run("context.pack", {"query": "Ada's employer"})
-    assert f'- "Ada employer: Bolt" [fact:{made["factId"]}]' in pack["text"]
+    assert f'- "Ada employer: Bolt" ["fact:{made["factId"]}"]' in pack["text"]
     assert "Acme" not in pack["text"]
 
 

@@ -393,7 +393,8 @@ def test_a_real_deadlock_of_two_writers_is_no_error_of_either(cast: Cast, probe:
     probe(handler)
     replies = at_once(2, lambda i: cast.run("probe.write", {"note": str(i)}))
     assert [reply.status for reply in replies] == [200, 200]
-    assert sum(runs) == 3
+    # The loser runs again, and may meet the winner once more before that one has committed.
+    assert 3 <= sum(runs) <= 2 + 2 * pipeline.ATTEMPTS
 
 
 # A database in trouble

@@ -90,9 +90,9 @@ def test_a_section_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(ctx: Context, wanted: pack.Wanted) -> Iterator[pack.Item]:
         yield pack.Item("x", "y")
 
-    pack.section("Facts", order=15)(build)
+    pack.section("Weather", order=15)(build)
     with pytest.raises(RuntimeError, match="declared twice"):
-        pack.section("Facts", order=15)(build)
+        pack.section("Weather", order=15)(build)
 
 
 ITEMS = st.lists(st.builds(pack.Item, st.text(max_size=1500), st.text(max_size=40)), max_size=12)
