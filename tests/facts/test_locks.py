@@ -130,3 +130,15 @@ def test_a_version_ended_past_the_gateway_meets_a_hold_at_the_commit(cast: Cast)
         )
         sql("SET CONSTRAINTS ALL IMMEDIATE")
     assert len(recall(cast)) == 1
+
+
+def test_a_read_only_fact_is_not_shared(cast: Cast) -> None:
+    made = remember(cast, validFrom="2020-01-01", visibility="private", user_id="ann")
+    locked = cast.run(
+        "memory.lock",
+        {"memory_key": f"fact:{made['factId']}", "reason": "legal", "user_id": "ann"},
+    )
+    assert locked.status == 200, locked.body
+    reply = cast.run("fact.share", {"factId": made["factId"], "user_id": "ann"})
+    assert (reply.status, reply.code) == (423, "LOCKED")
+    assert reply.detail["blocked"] == {"op": "fact.share", "effect": "value"}

@@ -440,6 +440,9 @@ def test_a_statement_over_its_time_is_busy(cast: Cast, probe: Make, kind: str) -
     try:
         reply = cast.run("probe.write", {})
     finally:
+        # The connection goes back to the pool, and the next test must not inherit its haste.
+        with connection.cursor() as cursor:
+            cursor.execute("RESET statement_timeout")
         connection.close()
     assert (reply.status, reply.code) == (503, "BUSY")
 

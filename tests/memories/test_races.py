@@ -260,7 +260,11 @@ def test_a_writer_who_gives_up_leaves_nothing_behind(cast: Cast) -> None:
 
     def write() -> Reply:
         sql("SET statement_timeout = '200ms'")
-        return cast.run("memory.set", {"memory_key": "k", "value": 1})
+        try:
+            return cast.run("memory.set", {"memory_key": "k", "value": 1})
+        finally:
+            # The connection goes back to the pool, and the next test must not inherit its haste.
+            sql("RESET statement_timeout")
 
     with transaction.atomic():
         sql("SELECT id FROM memories_memory FOR UPDATE")

@@ -154,6 +154,16 @@ def test_a_read_only_lock_refuses_add_and_lets_runs_be_recorded(cast: Cast) -> N
     assert record(cast, ["s1"])["run_stats"]["total"] == 1
 
 
+def test_a_locked_procedure_can_be_forked_and_a_fork_never_writes_over_a_row(cast: Cast) -> None:
+    add(cast)
+    assert cast.run("memory.lock", {"memory_key": KEY, "reason": "settled"}).status == 200
+    fork = {"from_namespace": "team", "memory_key": KEY, "new_name": "A copy"}
+    assert cast.run("procedure.fork", fork).status == 200
+    # Under the name of a locked row there is nothing to fork into: it is refused before any lock is asked.
+    again = cast.run("procedure.fork", {**fork, "reason": "again"})
+    assert (again.status, again.code) == (409, "VERSION_CONFLICT")
+
+
 def test_a_deleted_procedure_is_revived_by_its_name_with_its_runs(cast: Cast) -> None:
     add(cast)
     record(cast, ["s1", "s2"])
