@@ -436,13 +436,15 @@ def test_a_statement_over_its_time_is_busy(cast: Cast, probe: Make, kind: str) -
 
     probe(handler, kind=kind)
     with connection.cursor() as cursor:
+        cursor.execute("SHOW statement_timeout")
+        usual = cursor.fetchone()[0]
         cursor.execute("SET statement_timeout = 200")
     try:
         reply = cast.run("probe.write", {})
     finally:
         # The connection goes back to the pool, and the next test must not inherit its haste.
         with connection.cursor() as cursor:
-            cursor.execute("RESET statement_timeout")
+            cursor.execute("SELECT set_config('statement_timeout', %s, false)", [usual])
         connection.close()
     assert (reply.status, reply.code) == (503, "BUSY")
 

@@ -259,12 +259,13 @@ def test_a_writer_who_gives_up_leaves_nothing_behind(cast: Cast) -> None:
     cast.run("memory.set", {"memory_key": "k", "value": 0})
 
     def write() -> Reply:
+        ((usual,),) = sql("SHOW statement_timeout")
         sql("SET statement_timeout = '200ms'")
         try:
             return cast.run("memory.set", {"memory_key": "k", "value": 1})
         finally:
             # The connection goes back to the pool, and the next test must not inherit its haste.
-            sql("RESET statement_timeout")
+            sql("SELECT set_config('statement_timeout', %s, false)", [usual])
 
     with transaction.atomic():
         sql("SELECT id FROM memories_memory FOR UPDATE")
