@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -60,6 +61,7 @@ def _start_services() -> None:
 SOAK_DEFAULT_SECONDS = 600
 SOAK_SPARE_SECONDS = 300
 _soak_tests = pytest.StashKey[int]()
+_soak_began = pytest.StashKey[float]()
 
 
 def _soak_total() -> int:
@@ -74,6 +76,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in soak:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_soak_total() + SOAK_SPARE_SECONDS))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start no further soak test once a given SOAK_SECONDS is used up; what was left out is said."""
+    if not os.environ.get("SOAK_SECONDS") or item.get_closest_marker("soak") is None:
+        return
+    began = item.config.stash.setdefault(_soak_began, time.monotonic())
+    if time.monotonic() - began > _soak_total():
+        pytest.skip(f"SOAK_SECONDS={_soak_total()} is used up")
 
 
 @pytest.fixture
