@@ -81,8 +81,8 @@ def test_equal_values_have_equal_texts(value: object) -> None:
         ("strasse", "Lange Straße"),
         ("ABC", "ＡＢＣ"),
         ("file", "a \ufb01le"),
-        ("Carolines", "Caroline's bag"),
-        ("Caroline", "Caroline’s bag"),
+        ("Martas", "Marta's bag"),
+        ("Marta", "Marta’s bag"),
         ("amour", "l’amour toujours"),
         ("brien", "Conan O'Brien"),
         ("shouldnt", "you shouldn't"),
@@ -143,7 +143,7 @@ def test_a_hexadecimal_id_is_one_term() -> None:
 
 
 def test_stopwords_are_dropped_from_a_query_with_other_terms() -> None:
-    assert query_terms("Where is the support group of Caroline?") == ["support", "group", "carolin"]
+    assert query_terms("Where is the support group of Marta?") == ["support", "group", "carolin"]
 
 
 @pytest.mark.parametrize("text", ["The Who", "to be or not to be", "THE WHO"])
