@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
@@ -42,7 +42,8 @@ def _zoned(value: datetime) -> datetime:
         raise ValueError("needs a zone, for example 2026-01-31T09:00:00Z")
     if not 2 <= value.year <= 9998:
         raise ValueError("must lie between the years 0002 and 9998")
-    return value
+    # PostgreSQL reads offsets up to 15:59 only, and the zone that was written means nothing further on.
+    return value.astimezone(UTC)
 
 
 def _iso_text(value: Any) -> Any:

@@ -201,3 +201,10 @@ def test_a_bound_token_sees_its_own_turns_and_those_of_nobody(cast: Cast) -> Non
         assert [row["user_id"] for row in cast.run(op, {**body, "user_id": "eve"})[name]] == ["eve"]
     assert {row["user_id"] for row in cast.run("raw.list_sessions", {}, by=bob)["sessions"]} == {"bob", "-"}
     assert say(cast, "mine", by=bob)["seq"] == 2
+
+
+def test_an_offset_that_the_database_cannot_read_is_an_instant_all_the_same(cast: Cast) -> None:
+    turn = {"session_id": "s", "role": "user", "content": "hello", "occurred_at": "0850-09-07T00:17:44-16:27"}
+    assert cast.run("raw.append", turn).status == 200
+    (kept,) = cast.run("raw.get", {"session_id": "s"})["turns"]
+    assert kept["occurred_at"] == "0850-09-07T16:44:44Z"
