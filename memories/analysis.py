@@ -173,7 +173,7 @@ def _best_window(text: str, wanted: frozenset[str], width: int) -> int:
     best, best_first, best_last, left = 0, 0, 0, 0
     for at, found in hits:
         inside.update(found)
-        while at - hits[left][0] > width - MAX_TERM:
+        while at - hits[left][0] > max(0, width - MAX_TERM):  # a window shorter than a term holds one hit
             inside.subtract(hits[left][1])
             left += 1
         distinct = sum(count > 0 for count in inside.values())
