@@ -25,7 +25,7 @@ def use_broker(url: str) -> Iterator[None]:
     usual = {name: getattr(app.conf, name) for name in (*URLS, "broker_transport_options")}
     _forget_connections()
     app.conf.update({name: url for name in URLS})
-    app.conf.broker_transport_options = {**SENDING, **REDIS_SOCKETS}
+    app.conf.broker_transport_options = SENDING if url.startswith("amqp") else {**SENDING, **REDIS_SOCKETS}
     try:
         yield
     finally:

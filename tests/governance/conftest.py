@@ -14,7 +14,7 @@ from pytest_django import DjangoDbBlocker, Settings
 
 from loomsite.ops import AgentText, Context, Op, OpInput, OpOutput, Role, WriteInput, registry
 from tests.governance.brokers import use_broker
-from tests.governance.workers import BROKERS, Notes, a_worker, lose_everything
+from tests.governance.workers import BROKER_URLS, BROKERS, Notes, a_worker, lose_everything
 
 Result = TypeVar("Result")
 TEXT = AgentText(what="A probe.", when='"Probe."', when_not="Outside tests.", args="any.")
@@ -92,7 +92,7 @@ def probe() -> Iterator[Make]:
 @pytest.fixture(scope="module", params=BROKERS)
 def broker(request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of a broker with nothing in it; this process sends there."""
-    name = "LOOM_BROKER_URL" if request.param == "embedded" else "LOOM_TEST_REDIS_URL"
+    name = BROKER_URLS[request.param]
     with use_broker(os.environ[name]):
         lose_everything()
         yield os.environ[name]

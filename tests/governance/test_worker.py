@@ -1,6 +1,7 @@
 """A real Celery worker on a real broker: what is sent runs, and runs once.
 
-On the embedded Valkey, and on the server that LOOM_TEST_REDIS_URL names where it is set.
+On the embedded Valkey, and on the servers that LOOM_TEST_REDIS_URL and LOOM_TEST_AMQP_URL name where
+these are set.
 """
 
 from __future__ import annotations

@@ -20,7 +20,13 @@ from loomsite.celery import app
 from tests.conftest import Cast
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-BROKERS = ["embedded", *(["redis"] if os.environ.get("LOOM_TEST_REDIS_URL") else [])]
+# The variable that holds each broker's address; the embedded one is always there.
+BROKER_URLS = {
+    "embedded": "LOOM_BROKER_URL",
+    "redis": "LOOM_TEST_REDIS_URL",
+    "rabbitmq": "LOOM_TEST_AMQP_URL",
+}
+BROKERS = [name for name, variable in BROKER_URLS.items() if name == "embedded" or os.environ.get(variable)]
 STALE_S = 2
 
 
@@ -37,7 +43,12 @@ def until(true: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
 def lose_everything() -> None:
     """What a broker without a disk does when it dies."""
     with app.connection_for_write() as queue:
-        queue.default_channel.client.flushall()  # type: ignore[attr-defined]
+        channel = queue.default_channel
+        if queue.transport.driver_type == "amqp":
+            app.amqp.queues[app.conf.task_default_queue](channel).declare()
+            channel.queue_purge(app.conf.task_default_queue)
+        else:
+            channel.client.flushall()  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
