@@ -22,7 +22,7 @@ from loomsite.ops import (
     limits,
     op,
 )
-from loomsite.ops.schema import Count, Identity, Instant, Key, Number, Prefix, Reason, Tags
+from loomsite.ops.schema import Count, Identity, Instant, Key, Number, Prefix, Reason, Tags, field_fault
 from memories import actions, selectors, services
 from memories.actions import Application, GovernRequest, Selection
 from memories.nodes import Guarded
@@ -283,7 +283,7 @@ class ExpireBlock(Selector):
     @model_validator(mode="after")
     def _one(self) -> ExpireBlock:
         if (self.ttl_seconds is None) == (self.until is None):
-            raise ValueError("needs exactly one of ttl_seconds and until")
+            raise field_fault("until", "send exactly one of until and ttl_seconds")
         return self
 
 
@@ -297,7 +297,7 @@ class LockBlock(Selector):
     @model_validator(mode="after")
     def _one_end(self) -> LockBlock:
         if self.until is not None and self.ttl_seconds is not None:
-            raise ValueError("until and ttl_seconds both say when the lock ends; send one, or neither")
+            raise field_fault("until", "says when the lock ends, as ttl_seconds does; send one, or neither")
         return self
 
 
@@ -321,7 +321,9 @@ class DemoteBlock(Selector):
     @model_validator(mode="after")
     def _one(self) -> DemoteBlock:
         if (self.confidence_factor is None) == (self.confidence_delta is None):
-            raise ValueError("needs exactly one of confidence_factor and confidence_delta")
+            raise field_fault(
+                "confidence_factor", "send exactly one of confidence_factor and confidence_delta"
+            )
         return self
 
 
@@ -340,7 +342,7 @@ class ApplyInput(WriteInput):
     demote: DemoteBlock | None = Field(None, description="For the action demote.")
     reason: NeededReason = _WHY
     limit: Annotated[Count, Field(ge=1, le=MAX_ROWS)] | None = Field(
-        None, description="Memories at most; needed with filter and search."
+        None, description="Memories at most; needed with filter and search. With keys, no more may be named."
     )
     dry_run: bool = Field(True, description="True, the default: tell what would happen. False: do it.")
 
@@ -350,13 +352,15 @@ class ApplyInput(WriteInput):
         if len(chosen) != 1:
             raise ValueError(f"exactly one of keys, filter and search is needed; there are {len(chosen)}")
         if chosen != ["keys"] and self.limit is None:
-            raise ValueError(f"limit: is needed with {chosen[0]}, from 1 to {MAX_ROWS}")
-        if chosen == ["search"] and self.limit is not None and self.limit > limits.PAGE:
-            raise ValueError(f"limit: at most {limits.PAGE} with search")
+            raise field_fault("limit", f"is needed with {chosen[0]}, from 1 to {MAX_ROWS}")
+        if chosen == ["keys"] and self.limit is not None and len(set(self.keys or ())) > self.limit:
+            raise field_fault("limit", f"is {self.limit}, and {len(set(self.keys or ()))} keys are named")
         blocks = [name for name in ("expire", "lock", "label", "demote") if getattr(self, name) is not None]
         wanted = [] if self.action == "delete" else [self.action]
         if blocks != wanted:
-            raise ValueError(f"the action {self.action} goes with {wanted or 'no'} block; there are {blocks}")
+            raise field_fault(
+                "action", f"{self.action} goes with {', '.join(wanted) or 'no'} block; there are {blocks}"
+            )
         return self
 
 
@@ -592,8 +596,9 @@ class ConsolidateOutput(OpOutput):
     summary="Put one memory in the place of several.",
     text=AgentText(
         what="Stores a value under `into` and marks the other memories superseded, naming it. They leave "
-        "search and reads; memory.get with follow leads on. 423 LOCKED: a source or the target is guarded; "
-        "nothing was changed. 404: a key is not there. Undo: memory.set on a source revives it.",
+        "search and reads; memory.get with follow leads on. 423 LOCKED, 409 PINNED_CONFLICT: a source or "
+        "the target is guarded, or pinned by another; nothing was changed. 404: a key is not there. Undo: "
+        "memory.set on a source revives it.",
         when='"These say the same, make one of them."',
         when_not="To throw memories away (memory.delete).",
         args="keys (two or more), into and value are needed.",
@@ -615,7 +620,7 @@ def memory_consolidate(ctx: Context, data: ConsolidateInput) -> dict[str, Any]:
         )  # fmt: skip
         return services.memory_set(gate, request, row)[1]
 
-    canonical, superseded = actions.memory_consolidate(gate, data.keys, data.into, store)
+    canonical, superseded = actions.memory_consolidate(gate, data.keys, data.into, data.value, store)
     gate.flush()
     return {
         "memory_key": canonical.key,
@@ -723,16 +728,18 @@ class GovernInput(WriteInput):
     def _one_namespace(self) -> GovernInput:
         if self.project is not None:
             if self.namespace not in (None, self.project):
-                raise ValueError("project: says another namespace than `namespace`; send one of them")
+                raise field_fault("project", "says another namespace than `namespace`; send one of them")
             self.namespace = self.project
         return self
 
     @model_validator(mode="after")
     def _pattern(self) -> GovernInput:
         if (self.action == "acknowledge-pattern") != (self.acknowledge_pattern is not None):
-            raise ValueError("acknowledge_pattern: goes with the action acknowledge-pattern, which needs it")
+            raise field_fault(
+                "acknowledge_pattern", "goes with the action acknowledge-pattern, which needs it"
+            )
         if self.acknowledge_pattern is not None and self.acknowledge_pattern not in CATALOGUE:
-            raise ValueError(f"acknowledge_pattern: is none of {', '.join(sorted(CATALOGUE))}")
+            raise field_fault("acknowledge_pattern", f"is none of {', '.join(sorted(CATALOGUE))}")
         return self
 
 

@@ -32,6 +32,7 @@ from memories.services import (
     embed_all,
     guarded_row,
     lock_row,
+    pinned_conflict,
     refuse_managed,
     refused_entry,
     row_from,
@@ -300,12 +301,12 @@ def memory_promote(gate: Gateway, key: str, target: Gateway) -> tuple[Row, Row, 
 
 
 def memory_consolidate(
-    gate: Gateway, keys: Sequence[str], into: str, write: Callable[[Row | None], Row]
+    gate: Gateway, keys: Sequence[str], into: str, value: Any, write: Callable[[Row | None], Row]
 ) -> tuple[Row, list[Row]]:
     """Put one memory in the place of several: (the canonical one, the superseded sources).
 
-    `write` stores the value under `into`, in the source of that key when it is one, and returns its row. A
-    locked source refuses the whole call.
+    `write` stores `value` under `into`, in the source of that key when it is one, and returns its row. A
+    locked source, or one that somebody else pinned, refuses the whole call.
     """
     for key in keys:
         if key != into:
@@ -315,6 +316,10 @@ def memory_consolidate(
     if missing:
         raise not_found(f"{', '.join(missing)[:1000]}: no such memory here; memory.list shows the keys.")
     sources = [row for key, row in found.items() if row is not None and key != into]
+    for row in sources:
+        # To be superseded is to have another value in one's place.
+        if row.state.pinned and row.pinned_by != gate.ctx.caller.principal:
+            raise pinned_conflict(gate.ctx, row.key, (row.id, row.pinned_by, row.state.value), value)
     canonical_row = write(found.get(into))
     superseded = []
     for row in sorted(sources, key=lambda row: row.id):

@@ -13,7 +13,18 @@ from governance.clock import iso
 from governance.models import SOURCE_CLASSES
 from loomsite.ops import AgentText, Context, Effect, OpInput, OpOutput, Role, WriteInput, invalid, limits, op
 from loomsite.ops.errors import OpError
-from loomsite.ops.schema import Count, Instant, Json, Key, Number, Prefix, Reason, Sha256, Tags
+from loomsite.ops.schema import (
+    Count,
+    Instant,
+    Json,
+    Key,
+    Number,
+    Prefix,
+    Reason,
+    Sha256,
+    Tags,
+    field_fault,
+)
 from memories import search, selectors, services
 from memories.nodes import Guarded
 from memories.services import Gateway, Identity, LockRequest, Row, SetRequest
@@ -94,7 +105,7 @@ class SetFields(BaseModel):
     @model_validator(mode="after")
     def _one_expiry(self) -> SetFields:
         if self.clear_expiry and self.ttl_seconds is not None:
-            raise ValueError("ttl_seconds and clear_expiry contradict each other; send one")
+            raise field_fault("clear_expiry", "contradicts ttl_seconds; send one of them")
         return self
 
 
@@ -560,7 +571,9 @@ class UpdateOutput(OpOutput):
 def memory_update(ctx: Context, data: UpdateInput) -> dict[str, Any]:
     """Update one key."""
     gate = Gateway(ctx, ctx.prepared)
-    row, changed = services.memory_update(gate, data.memory_key, data.value, data.if_match_sha256)
+    row, changed = services.memory_update(
+        gate, data.memory_key, data.value, data.if_match_sha256, capped_source(ctx, None)
+    )
     gate.flush()
     if row is None:
         return {
@@ -766,7 +779,7 @@ class LockInput(WriteInput):
     @model_validator(mode="after")
     def _one_end(self) -> LockInput:
         if self.until is not None and self.ttl_seconds is not None:
-            raise ValueError("until and ttl_seconds both say when the lock ends; send one, or neither")
+            raise field_fault("until", "says when the lock ends, as ttl_seconds does; send one, or neither")
         return self
 
 

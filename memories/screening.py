@@ -17,11 +17,24 @@ from governance import services as governance
 from governance.models import Namespace
 from governance.patterns import CATALOGUE, CATALOGUE_VERSION, scan
 from loomsite.ops import AuditEntry, Context, OpError, invalid
-from memories.analysis import search_text
+from memories.analysis import flatten, search_text
 
 # A hostile text may match in thousands of places; a person needs the first few.
 SPANS_KEPT = 50
 Spans = dict[str, list[list[int]]]
+
+
+def screened_text(key: str, value: Any, tags: Sequence[str], metadata: Any, source_trace: str) -> str:
+    """Every text of a memory that a reader may be handed: what is searched, then metadata and source.
+
+    The spans of a flag count in it. `metadata` is the JSON object, not its text.
+    """
+    parts = [search_text(key, value, tags)]
+    if metadata:
+        parts.append(flatten(metadata))
+    if source_trace:
+        parts.append(source_trace)
+    return "\n".join(parts)
 
 
 def screen(text: str) -> Spans:
@@ -145,16 +158,17 @@ def rescan(limit: int = 500) -> int:
     seen = 0
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(
-            "SELECT id, namespace_id, memory_key, value, tags, held FROM memories_memory "
-            "WHERE screened_with <> %s AND status <> 'redacted' ORDER BY screened_with, id LIMIT %s "
-            "FOR UPDATE SKIP LOCKED",
+            "SELECT id, namespace_id, memory_key, value, tags, metadata, source_trace, held "
+            "FROM memories_memory WHERE screened_with <> %s AND status <> 'redacted' "
+            "ORDER BY screened_with, id LIMIT %s FOR UPDATE SKIP LOCKED",
             [CATALOGUE_VERSION, limit],
         )
         rows = cursor.fetchall()
         flags: dict[int, tuple[str, Spans]] = {}
         moved: dict[int, list[AuditEntry]] = {}
-        for id_, namespace_id, key, value, tags, held in rows:
-            text = search_text(key, json.loads(value) if value is not None else None, tags)
+        for id_, namespace_id, key, value, tags, metadata, source_trace, held in rows:
+            stored = json.loads(value) if value is not None else None
+            text = screened_text(key, stored, tags, json.loads(metadata), source_trace)
             found = screen(text)
             flags[id_] = (text_sha256(text), found)
             if bool(found) != held:

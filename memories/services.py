@@ -30,7 +30,7 @@ from memories.analysis import flatten, search_text, term_frequencies
 from memories.embedders import EmbedderUnavailable, get_embedder, is_zero
 from memories.models import OnExpire, Status
 from memories.nodes import Guarded, finder
-from memories.screening import Spans, advise, screen, text_sha256, write_flags
+from memories.screening import Spans, advise, screen, screened_text, text_sha256, write_flags
 
 STRIPES = 16
 FILL_JOB = "embedding.fill"
@@ -384,8 +384,8 @@ class Gateway:
     def _insert(
         self, key: str, who: Identity, state: State, kind: str, promoted_from: int | None = None
     ) -> Row | None:
-        text = search_text(key, state.value, state.tags)
-        terms, counts, length = term_frequencies(text)
+        terms, counts, length = term_frequencies(search_text(key, state.value, state.tags))
+        text = _screened(key, state)
         found = screen(text)
         pinned_by = self.ctx.caller.principal if state.pinned else ""
         with connection.cursor() as cursor:
@@ -428,10 +428,12 @@ class Gateway:
         old = row.state
         length = row.doc_len
         text_moved = (state.content_sha256, state.tags) != (old.content_sha256, old.tags)
+        screens = text_moved or (state.metadata, state.source_trace) != (old.metadata, old.source_trace)
         held: bool | None = None
         if text_moved:
-            text = search_text(row.key, state.value, state.tags)
-            terms, counts, length = term_frequencies(text)
+            terms, counts, length = term_frequencies(search_text(row.key, state.value, state.tags))
+        if screens:
+            text = _screened(row.key, state)
             found = screen(text)
             held = bool(found)
         if state.pinned:
@@ -453,7 +455,7 @@ class Gateway:
                     json.dumps(state.value), state.content_sha256, state.memory_type, list(state.tags),
                     state.metadata, state.confidence, state.pinned, pinned_by, state.expires_at,
                     state.on_expire, state.source_class, state.source_trace, state.status, governed,
-                    state.status, canonical_key, length, held, text_moved, CATALOGUE_VERSION, row.id,
+                    state.status, canonical_key, length, held, screens, CATALOGUE_VERSION, row.id,
                 ],
             )  # fmt: skip
             version, updated_at = cursor.fetchone()
@@ -465,14 +467,15 @@ class Gateway:
         if text_moved:
             self._reindexed.add(row.id)
             self._postings[row.id] = (terms, counts, length or 0)
-            self._flag(row, text, found)
+        if screens:
+            self._flag(row, text, found, anew=True)
         self._count(row, fresh)
         if state.content_sha256 != old.content_sha256:
             self._embed(fresh)
         return fresh
 
-    def _flag(self, row: Row, text: str, found: Spans) -> None:
-        if found or row.id in self._reindexed:
+    def _flag(self, row: Row, text: str, found: Spans, *, anew: bool = False) -> None:
+        if found or anew:
             self._flags[row.id] = (text_sha256(text), found)
         advise(self.ctx, row.key, found)
 
@@ -585,6 +588,11 @@ class Gateway:
             governance.job_create(ctx=self.ctx, kind=FILL_JOB, input={"memory_ids": missing})
 
 
+def _screened(key: str, state: State) -> str:
+    metadata = {} if state.metadata == "{}" else json.loads(state.metadata)
+    return screened_text(key, state.value, state.tags, metadata, state.source_trace)
+
+
 class MadeMeanwhile(Exception):
     """The lineage appeared between the look and the insert; the op judges it anew."""
 
@@ -620,7 +628,8 @@ def effects_of(old: State, new: State) -> list[Effect]:
         effects.append(Effect.VALUE)
     if (old.expires_at, old.on_expire) != (new.expires_at, new.on_expire):
         later = new.expires_at is None or (old.expires_at is not None and new.expires_at >= old.expires_at)
-        moved = new.expires_at != old.expires_at
+        # What happens at an end that is not set has no moment that could come earlier.
+        moved = new.expires_at != old.expires_at or new.expires_at is None
         effects.append(Effect.EXPIRY_LATER if later and moved else Effect.EXPIRY_EARLIER)
     return effects
 
@@ -682,7 +691,7 @@ def _memory_set(gate: Gateway, request: SetRequest, row: Row | None) -> tuple[di
             raise _moved(request.key, row, request.if_match_sha256)
     pinned, duplicate = _others(gate, request.key, request.who, row, sha, request.pinned is False)
     if pinned is not None:
-        raise _pinned(request.key, pinned, request.value)
+        raise pinned_conflict(gate.ctx, request.key, pinned, request.value)
     # Only now, when nothing refuses the call any more, may it write what an expiry left to be written.
     row = gate.materialize_expiry(row) if row is not None else None
     fresh = gate.write(row, request.key, request.who, _wanted(gate, request, row, sha), "set")
@@ -793,12 +802,24 @@ def _others(
     return None, duplicate
 
 
-def _pinned(key: str, pin: Pin, offered: Any) -> OpError:
+def pinned_conflict(ctx: Context, key: str, pin: Pin, offered: Any) -> OpError:
+    """409 with both values, and the way out for this caller."""
     memory_id, by, value = pin
+    if content_sha256(value) == content_sha256(offered):
+        why = f"{key} is pinned by {by or 'another writer'}, who unpins it (memory.unpin), as an admin may"
+    elif by == ctx.caller.principal:
+        why = (
+            f"{key} is pinned with another value, by you under another agent, user or session. Change that "
+            "one, or unpin it first (memory.unpin)"
+        )
+    else:
+        why = (
+            f"{key} is pinned by {by or 'another writer'} with another value. Ask them, or store yours under "
+            "another key"
+        )
     return OpError(
         "PINNED_CONFLICT",
-        f"{key} is pinned by {by or 'another writer'} with another value; nothing was stored. Ask them, or "
-        "store yours under another key.",
+        f"{why}; nothing was stored.",
         memory_key=key,
         memory_id=str(memory_id),
         pinned_by=by,
@@ -808,9 +829,12 @@ def _pinned(key: str, pin: Pin, offered: Any) -> OpError:
 
 
 def memory_update(
-    gate: Gateway, key: str, value: Any, if_match_sha256: str | None
+    gate: Gateway, key: str, value: Any, if_match_sha256: str | None, source_class: str
 ) -> tuple[Row | None, bool]:
-    """Replace the value of a memory that exists; (row, changed), or (None, False) when there is none."""
+    """Replace the value of a memory that exists; (row, changed), or (None, False) when there is none.
+
+    `source_class` is where the new value comes from; another value takes no trust over from the old one.
+    """
     refuse_managed(key)
     row = gate.by_key(key, (Status.ACTIVE,))
     if row is None:
@@ -822,8 +846,10 @@ def memory_update(
     sha = content_sha256(value)
     pin, _ = _others(gate, key, row.identity, row, sha)
     if pin is not None and sha != row.state.content_sha256:
-        raise _pinned(key, pin, value)
-    state = replace(row.state, value=value, content_sha256=sha)
+        raise pinned_conflict(gate.ctx, key, pin, value)
+    state = row.state
+    if sha != state.content_sha256:
+        state = replace(state, value=value, content_sha256=sha, source_class=source_class)
     fresh = gate.write(row, row.key, row.identity, state, "update")
     return fresh, fresh is not row
 

@@ -20,6 +20,7 @@ from pydantic import (
     WithJsonSchema,
 )
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from loomsite.ops import limits
 from loomsite.ops.errors import OpError
@@ -226,13 +227,24 @@ def validate(model: type[OpInput], payload: dict[str, Any]) -> tuple[OpInput, li
         raise invalid_fields(error) from error
 
 
+def field_fault(field: str, message: str) -> PydanticCustomError:
+    """For a validator of a whole model: a fault whose place is `field` of it."""
+    return PydanticCustomError(_FIELD_FAULT, "{message}", {"field": field, "message": message})
+
+
+_FIELD_FAULT = "field_fault"
+
+
 def invalid_fields(error: ValidationError) -> OpError:
     """Every fault of a Pydantic error as one OpError; 413 when a value was too large."""
     faults = []
-    for fault in error.errors(include_url=False, include_input=False, include_context=False):
-        path = ".".join(str(part) for part in fault["loc"]) or "body"
+    for fault in error.errors(include_url=False, include_input=False):
+        place, kind = [str(part) for part in fault["loc"]], fault["type"]
+        if kind == _FIELD_FAULT:
+            place.append(str(fault["ctx"]["field"]))
+            kind = "value_error"
         message = fault["msg"].removeprefix("Value error, ")
-        faults.append({"path": path, "message": message, "type": fault["type"]})
+        faults.append({"path": ".".join(place) or "body", "message": message, "type": kind})
     summary = "; ".join(f"{fault['path']}: {fault['message']}" for fault in faults[:5])
     if len(faults) > 5:
         summary += f"; and {len(faults) - 5} more"

@@ -46,7 +46,8 @@ FILTER = {"filter": {"key_prefix": "tmp/"}, "limit": 10}
         {"filter": {"key_prefix": "a"}, "limit": 0, "action": "delete"},
         {"filter": {"key_prefix": "a"}, "limit": 10_001, "action": "delete"},
         {"search": {"query": "a"}, "action": "delete"},
-        {"search": {"query": "a"}, "limit": 201, "action": "delete"},
+        {"search": {"query": "a"}, "limit": 10_001, "action": "delete"},
+        {"keys": ["a", "b"], "limit": 1, "action": "delete"},
         {"search": {"query": "a", "top_k": 3}, "limit": 5, "action": "delete"},
         {"keys": ["a"], "action": "vanish"},
         {"keys": ["a"], "action": "expire"},
@@ -74,6 +75,32 @@ def test_a_selector_or_block_that_is_not_right_is_400_and_touches_nothing(
     with nothing_changes(but_for=AUDIT):
         reply = cast.call("memory.apply", {"reason": "tidy", "dry_run": False, **body})
     assert (reply.status, reply.code) == (400, "INVALID_ARGUMENT"), reply.body
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"filter": {"key_prefix": "a"}, "action": "delete"}, "limit"),
+        ({"keys": ["a", "b"], "limit": 1, "action": "delete"}, "limit"),
+        ({"keys": ["a"], "action": "lock"}, "action"),
+        ({"keys": ["a"], "action": "expire", "expire": {}}, "expire.until"),
+        ({"keys": ["a"], "action": "demote", "demote": {}}, "demote.confidence_factor"),
+    ],
+)
+def test_a_fault_between_fields_names_the_field(cast: Cast, body: dict[str, Any], path: str) -> None:
+    reply = cast.call("memory.apply", {"reason": "tidy", **body})
+    (fault,) = reply.detail["errors"]
+    assert fault["path"] == path and reply.detail["message"].startswith(f"{path}: ")
+
+
+def test_a_search_reaches_as_many_as_its_limit_says(cast: Cast) -> None:
+    items = [{"memory_key": f"k{i}", "value": f"zebra {i}"} for i in range(260)]
+    cast.run("memory.set_many", {"items": items})
+    body = {
+        "search": {"query": "zebra"}, "limit": 1000, "action": "label", "label": {"tags": ["t"]},
+        "reason": "tidy", "dry_run": False,
+    }  # fmt: skip
+    assert cast.run("memory.apply", body)["matched"] == 260
 
 
 FIELDS: dict[str, tuple[dict[str, Any], list[str]]] = {

@@ -174,6 +174,17 @@ def test_the_lock_list_names_every_guard_in_force_and_pages(cast: Cast) -> None:
 # Consolidate
 
 
+def test_a_source_that_somebody_else_pinned_stays(cast: Cast) -> None:
+    cast.run("memory.set", {"memory_key": "a", "value": 1, "pinned": True}, by="owner")
+    cast.run("memory.set", {"memory_key": "b", "value": 2})
+    body = {"keys": ["a", "b"], "into": "new", "value": "one"}
+    with nothing_changes(but_for=AUDIT):
+        refused = cast.call("memory.consolidate", body)
+    assert (refused.status, refused.code) == (409, "PINNED_CONFLICT")
+    assert refused.detail["pinned_by"] == "owner"
+    assert cast.call("memory.consolidate", body, by="owner").status == 200
+
+
 def consolidate(cast: Cast, keys: list[str], into: str = "new", **more: Any) -> Reply:
     return cast.run("memory.consolidate", {"keys": keys, "into": into, "value": "one", **more})
 

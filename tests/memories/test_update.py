@@ -116,6 +116,29 @@ def test_a_pinned_value_of_another_is_not_updated(cast: Cast) -> None:
     assert cast.run("memory.update", {"memory_key": "k", "value": 2}, by="owner")["updated"] is True
 
 
+def test_another_value_takes_no_trust_over_from_the_old_one(cast: Cast) -> None:
+    cast.run(
+        "memory.set",
+        {"memory_key": "k", "value": 1, "source_class": "user_prompt"},
+        by=cast.token(source_class="user_prompt"),
+    )
+    web = cast.token(source_class="external_content")
+    assert cast.run("memory.update", {"memory_key": "k", "value": 1}, by=web)["noop"] is True
+    assert cast.run("memory.get", {"memory_key": "k"})["source_class"] == "user_prompt"
+    cast.run("memory.update", {"memory_key": "k", "value": 2}, by=web)
+    assert [version["source_class"] for version in history(cast, "k")] == ["user_prompt", "external_content"]
+
+
+def test_a_pin_says_whose_it_is_and_what_the_writer_can_do(cast: Cast) -> None:
+    pin = {"memory_key": "k", "value": 1, "pinned": True}
+    cast.run("memory.set", {**pin, "agent": "-"})
+    mine = cast.call("memory.set", {"memory_key": "k", "value": 2, "agent": "b"})
+    assert mine.code == "PINNED_CONFLICT" and "by you" in mine.detail["message"]
+    same = cast.call("memory.set", {**pin, "pinned": False}, by="owner")
+    assert same.code == "PINNED_CONFLICT" and "memory.unpin" in same.detail["message"]
+    assert "another value" not in same.detail["message"]
+
+
 def test_a_locked_memory_is_not_updated(cast: Cast) -> None:
     cast.run("memory.set", {"memory_key": "k", "value": 1})
     cast.run("memory.lock", {"memory_key": "k", "reason": "audit"})
