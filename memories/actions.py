@@ -28,6 +28,7 @@ from memories.services import (
     Gateway,
     Identity,
     LockRequest,
+    MadeMeanwhile,
     Row,
     embed_all,
     guarded_row,
@@ -283,21 +284,23 @@ def memory_promote(gate: Gateway, key: str, target: Gateway) -> tuple[Row, Row, 
     if target.namespace_id == gate.namespace_id and row.identity == nobody:
         return row, row, False
     there = target.exact([(key, nobody)]).get((key, nobody))
-    if there is not None and there.served and there.state.content_sha256 == row.state.content_sha256:
+    if there is None:
+        state = replace(row.state, pinned=False)
+        target.note = {"namespace": target.ctx.namespace, "promoted_from": str(row.id)}
+        try:
+            return row, target.write(None, key, nobody, state, "promote", promoted_from=row.id), True
+        except MadeMeanwhile as made:
+            there = made.row
+    if there.served and there.state.content_sha256 == row.state.content_sha256:
         return row, there, False
-    if there is not None:
-        raise OpError(
-            "VERSION_CONFLICT",
-            f"{key} stands there already with other content or has ended there; memory.set writes to it.",
-            memory_key=key,
-            memory_id=str(there.id),
-            status=there.status,
-            current_sha256=there.state.content_sha256 if there.served else None,
-        )
-    state = replace(row.state, pinned=False)
-    target.note = {"namespace": target.ctx.namespace, "promoted_from": str(row.id)}
-    fresh = target.write(None, key, nobody, state, "promote", promoted_from=row.id)
-    return row, fresh, True
+    raise OpError(
+        "VERSION_CONFLICT",
+        f"{key} stands there already with other content or has ended there; memory.set writes to it.",
+        memory_key=key,
+        memory_id=str(there.id),
+        status=there.status,
+        current_sha256=there.state.content_sha256 if there.served else None,
+    )
 
 
 def memory_consolidate(

@@ -190,7 +190,8 @@ def memory_get_canonical(ctx: Context, key: str) -> dict[str, Any] | None:
 def memory_get_as_of(ctx: Context, key: str, as_of: datetime) -> dict[str, Any] | None:
     """What `memory_get` would have answered at `as_of`, from the versions; None when nothing was served.
 
-    Locks are not part of a version; the answer carries none.
+    Locks are not part of a version; the answer carries none. An end that a lock or hold defers to this day
+    is not taken for one.
     """
     if ctx.namespace_id is None:
         return None
@@ -204,7 +205,8 @@ def memory_get_as_of(ctx: Context, key: str, as_of: datetime) -> dict[str, Any] 
                   SELECT * FROM memories_memoryversion v WHERE v.memory_id = m.id AND v.at <= %s
                   ORDER BY v.version DESC LIMIT 1) v ON true
                 WHERE {where} AND m.memory_key = %s AND m.status <> 'redacted' AND v.status = 'active'
-                  AND (v.expires_at IS NULL OR v.expires_at > %s)
+                  AND (v.expires_at IS NULL OR v.expires_at > %s OR (
+                    v.version = m.version AND v.expires_at <= clock_timestamp() AND {SERVED}))
                 ORDER BY {_EXACT_FIRST}, m.id LIMIT 50""",  # noqa: S608 - fragments are constant
             [as_of, *params, key, as_of, *_exact(ctx)],
         )

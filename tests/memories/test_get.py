@@ -119,6 +119,15 @@ def test_as_of_knows_the_expiry_that_held_then(cast: Cast) -> None:
         assert cast.run("memory.get", {"memory_key": "k", "as_of": moment})["found"] is found
 
 
+def test_as_of_knows_that_a_lock_defers_an_expiry(cast: Cast) -> None:
+    cast.run("memory.set", {"memory_key": "k", "value": 1, "ttl_seconds": 1})
+    cast.run("memory.lock", {"memory_key": "k", "mode": "no_delete", "reason": "audit"})
+    sql("SELECT pg_sleep(1.1)")
+    ((moment,),) = sql("SELECT clock_timestamp()")
+    for as_of in ({}, {"as_of": moment.isoformat()}):
+        assert cast.run("memory.get", {"memory_key": "k", **as_of})["found"] is True
+
+
 def test_as_of_never_shows_what_was_redacted_since(cast: Cast) -> None:
     cast.run("memory.set", {"memory_key": "k", "value": "secret"})
     moment = cast.run("memory.get", {"memory_key": "k"})["updated_at"]

@@ -48,6 +48,18 @@ def agree_with_the_tables(cast: Cast) -> None:
     assert audit.verify(cast.org.pk, cast.org.slug).fault is None
 
 
+def test_two_who_share_one_key_at_once_are_both_told_what_stands_there(cast: Cast) -> None:
+    def share(key: str, agent: str) -> Reply:
+        return cast.call("memory.promote", {"memory_key": key, "agent": agent})
+
+    for key in map(str, range(15)):
+        for agent, value in (("a", 1), ("b", 1), ("c", 2)):
+            cast.run("memory.set", {"memory_key": key, "value": value, "agent": agent})
+        replies = in_threads(*(partial(share, key, agent) for agent in ("a", "b", "c")))
+        assert sum(reply.status == 200 and reply["changed"] for reply in replies) == 1
+        assert {reply.code for reply in replies if reply.status != 200} <= {"VERSION_CONFLICT"}
+
+
 def test_eight_writers_on_one_key_are_each_told_the_truth_and_none_is_lost(cast: Cast) -> None:
     def write(writer: int) -> list[Reply]:
         return [
