@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from governance.clock import iso
-from loomsite.ops import Effect, OpError
+from governance.patterns import scan
+from loomsite.ops import Effect, OpError, invalid
 
 RANK = {"none": 0, "no_delete": 1, "read_only": 2}
 # The lock matrix: effects that each mode refuses. Everything else passes.
@@ -18,6 +20,8 @@ REFUSED: dict[str, frozenset[Effect]] = {
         {Effect.VALUE, Effect.EXPIRY_EARLIER, Effect.EXPIRY_LATER, Effect.EXISTENCE}
     ),
 }  # fmt: skip
+# Characters of a reason that a message repeats; the field beside it has the whole.
+REASON_SHOWN = 300
 LOOSENED_BY = "an admin of the namespace, in the console under Locks"
 
 
@@ -48,12 +52,29 @@ class LockState:
         return {"mode": self.mode, "reason": self.reason, "until": iso(self.until), "holds": self.holds}
 
 
+def quoted(text: str) -> str:
+    """What somebody wrote, as data within a message: in quotes, and not longer than it needs to be."""
+    shown = text if len(text) <= REASON_SHOWN else text[: REASON_SHOWN - 1] + "…"
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def require_plain(reason: str) -> None:
+    """OpError 400 for a reason that reads like an order: it is handed to every agent that is refused."""
+    found = sorted({match.pattern for match in scan(reason)})
+    if found:
+        raise invalid(
+            "reason",
+            f"reads like an order to an agent ({', '.join(found)}), and every agent that is refused gets it "
+            "to read. Describe why instead.",
+        )
+
+
 def described(state: LockState) -> str:
     """What guards a row, in words that follow its name."""
     words = []
     if state.mode != "none":
         until = f"until {iso(state.until)}" if state.until else "until it is loosened"
-        words.append(f"is locked ({state.mode}, {until}): {state.reason}")
+        words.append(f"is locked ({state.mode}, {until}): {quoted(state.reason)}")
     if state.holds:
         words.append(
             f"is under {state.holds} legal hold{'s' if state.holds > 1 else ''} (lock.list names them)"

@@ -14,7 +14,7 @@ from typing import Any
 from django.db import connection
 
 from governance import policy
-from governance.locks import locked
+from governance.locks import locked, require_plain
 from governance.tenancy import visible_namespaces
 from loomsite.ops import AuditEntry, Context, Effect, OpError, Role, invalid, not_found
 from memories.analysis import title
@@ -29,6 +29,7 @@ from memories.services import (
     Identity,
     LockRequest,
     MadeMeanwhile,
+    Pin,
     Row,
     embed_all,
     guarded_row,
@@ -73,6 +74,7 @@ def memory_pin(gate: Gateway, key: str, pinned: bool) -> tuple[Row, bool]:
 
 def hold_add(gate: Gateway, key: str, matter: str, reason: str) -> tuple[Row | Guarded, bool]:
     """Put the memory under a legal hold for a matter; (row, changed). The same matter again is a no-op."""
+    require_plain(reason)
     row = guarded_row(gate, key, LIVING)
     if isinstance(row, Row):
         row = gate.settle(row)
@@ -293,6 +295,15 @@ def memory_promote(gate: Gateway, key: str, target: Gateway) -> tuple[Row, Row, 
             there = made.row
     if there.served and there.state.content_sha256 == row.state.content_sha256:
         return row, there, False
+    if there.governed and not there.served:
+        raise OpError(
+            "GOVERNED_KEY",
+            f"{key} was {there.status} there by governance, and a copy does not revive it. A reviewer "
+            "restores it in the console.",
+            memory_key=key,
+            memory_id=str(there.id),
+            status=there.status,
+        )
     raise OpError(
         "VERSION_CONFLICT",
         f"{key} stands there already with other content or has ended there; memory.set writes to it.",
@@ -322,7 +333,9 @@ def memory_consolidate(
     for row in sources:
         # To be superseded is to have another value in one's place.
         if row.state.pinned and row.pinned_by != gate.ctx.caller.principal:
-            raise pinned_conflict(gate.ctx, row.key, (row.id, row.pinned_by, row.state.value), value)
+            raise pinned_conflict(
+                gate.ctx, row.key, Pin(row.id, row.pinned_by, row.state.value, row.held), value
+            )
     canonical_row = write(found.get(into))
     superseded = []
     for row in sorted(sources, key=lambda row: row.id):

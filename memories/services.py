@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from django.conf import settings
@@ -22,7 +22,7 @@ from pgvector import HalfVector
 from governance import policy
 from governance import services as governance
 from governance.clock import iso
-from governance.locks import RANK, LockState, compare, locked
+from governance.locks import RANK, LockState, compare, locked, quoted, require_plain
 from governance.models import Namespace
 from governance.patterns import CATALOGUE_VERSION
 from loomsite.ops import AuditEntry, Context, Effect, OpError, invalid, not_found
@@ -93,6 +93,8 @@ class Row:
     """The expiry has fallen due, nothing defers it, and no sweep has come by yet."""
     doc_len: int | None
     updated_at: datetime
+    held: bool = False
+    """Flagged by screening, and not read by a person yet."""
 
     @property
     def status(self) -> str:
@@ -126,7 +128,7 @@ ROW = f"""m.id, m.memory_key, m.agent, m.user_id, m.session_id, m.version, m.val
   m.memory_type, m.tags, m.metadata, m.confidence, m.pinned, m.expires_at, m.on_expire, m.status,
   m.source_class, m.source_trace, m.governed, m.pinned_by, m.doc_len, m.updated_at,
   CASE WHEN {LOCK_IN_FORCE} THEN m.lock_mode ELSE 'none' END, m.lock_reason, m.lock_until, m.locked_by,
-  m.locked_at, m.holds, coalesce(m.expires_at <= clock_timestamp(), false) AND NOT {GUARDED}"""
+  m.locked_at, m.holds, coalesce(m.expires_at <= clock_timestamp(), false) AND NOT {GUARDED}, m.held"""
 
 
 def row_from(columns: Sequence[Any]) -> Row:
@@ -134,7 +136,7 @@ def row_from(columns: Sequence[Any]) -> Row:
     (
         id_, key, agent, user_id, session_id, version, value, sha, memory_type, tags, metadata, confidence,
         pinned, expires_at, on_expire, status, source_class, source_trace, governed, pinned_by, doc_len,
-        updated_at, lock_mode, lock_reason, lock_until, locked_by, locked_at, holds, overdue,
+        updated_at, lock_mode, lock_reason, lock_until, locked_by, locked_at, holds, overdue, held,
     ) = columns  # fmt: skip
     lock = LockState(holds=holds)
     if lock_mode != "none":
@@ -156,7 +158,7 @@ def row_from(columns: Sequence[Any]) -> Row:
     identity = Identity(agent, user_id, session_id)
     return Row(
         id_, key, identity, version, state, lock, governed, pinned_by,
-        overdue and status == Status.ACTIVE, doc_len, updated_at,
+        overdue and status == Status.ACTIVE, doc_len, updated_at, held,
     )  # fmt: skip
 
 
@@ -759,8 +761,14 @@ def _ahead(gate: Gateway, state: State) -> datetime | None:
     return None
 
 
-Pin = tuple[int, str, Any]
-"""A pinned memory that stands against a write: its id, who pinned it, its value."""
+class Pin(NamedTuple):
+    """A pinned memory that stands against a write."""
+
+    id: int
+    by: str
+    value: Any
+    # Flagged, and read by nobody yet: its text is not handed on.
+    held: bool
 
 
 def _others(
@@ -776,12 +784,12 @@ def _others(
     where, params = scope(gate.ctx, named=False)
     with connection.cursor() as cursor:
         cursor.execute(
-            f"""(SELECT true, m.id, m.pinned_by, m.value, NULL FROM memories_memory m
+            f"""(SELECT true, m.id, m.pinned_by, m.value, m.held, NULL FROM memories_memory m
                  WHERE m.namespace_id = %s AND m.memory_key = %s AND m.pinned AND {SERVED} AND m.id <> %s
                    AND m.agent IN ('-', %s) AND m.user_id IN ('-', %s) AND m.session_id IN ('-', %s)
                    AND m.content_sha256 <> %s ORDER BY m.id LIMIT 1)
                 UNION ALL
-                (SELECT false, NULL, NULL, NULL, m.memory_key FROM memories_memory m
+                (SELECT false, NULL, NULL, NULL, false, m.memory_key FROM memories_memory m
                  WHERE {where} AND m.content_sha256 = %s AND {SERVED} AND m.memory_key <> %s
                  ORDER BY m.id LIMIT 1)""",  # noqa: S608 - fragments are constant
             [
@@ -790,21 +798,21 @@ def _others(
             ],
         )  # fmt: skip
         found = {is_pin: rest for is_pin, *rest in cursor.fetchall()}
-    duplicate = found[False][3] if False in found else None
+    duplicate = found[False][4] if False in found else None
     if row is not None and row.state.pinned and row.served:
         # The row's own pin decides; another one under this key does not bind the writer who holds it.
         same = row.state.content_sha256 == sha and not unpins
         mine = row.pinned_by == gate.ctx.caller.principal or same
-        return (None if mine else (row.id, row.pinned_by, row.state.value)), duplicate
+        return (None if mine else Pin(row.id, row.pinned_by, row.state.value, row.held)), duplicate
     if True in found:
-        id_, by, value, _ = found[True]
-        return (id_, by, json.loads(value)), duplicate
+        id_, by, value, held, _ = found[True]
+        return Pin(id_, by, json.loads(value), held), duplicate
     return None, duplicate
 
 
 def pinned_conflict(ctx: Context, key: str, pin: Pin, offered: Any) -> OpError:
     """409 with both values, and the way out for this caller."""
-    memory_id, by, value = pin
+    memory_id, by, value, held = pin
     if content_sha256(value) == content_sha256(offered):
         why = f"{key} is pinned by {by or 'another writer'}, who unpins it (memory.unpin), as an admin may"
     elif by == ctx.caller.principal:
@@ -823,7 +831,8 @@ def pinned_conflict(ctx: Context, key: str, pin: Pin, offered: Any) -> OpError:
         memory_key=key,
         memory_id=str(memory_id),
         pinned_by=by,
-        pinned_value=value,
+        pinned_value=None if held else value,
+        held=held,
         offered_value=offered,
     )
 
@@ -968,7 +977,11 @@ def memory_lock(gate: Gateway, key: str, request: LockRequest) -> tuple[Row | Gu
 
 
 def lock_row(gate: Gateway, row: Row | Guarded, request: LockRequest) -> tuple[LockState, bool]:
-    """Lock a row that is locked already against other transactions; (its lock, changed). OpError 403."""
+    """Lock a row that is locked already against other transactions; (its lock, changed).
+
+    OpError 403 for a weaker lock, 400 for a reason that reads like an order to an agent.
+    """
+    require_plain(request.reason)
     old = row.lock
     if old.mode != "none":
         by_mode, by_end = compare(request.mode, request.until, old.mode, old.until)
@@ -1008,7 +1021,8 @@ def memory_unlock(
     if locked_at is not None and locked_at != row.lock.locked_at:
         raise OpError(
             "VERSION_CONFLICT",
-            f"{key} was locked anew since you looked: {row.lock.mode}, {row.lock.reason}. Look at it again.",
+            f"{key} was locked anew since you looked: {row.lock.mode}, {quoted(row.lock.reason)}. Look at it "
+            "again.",
             memory_key=key,
             locked_at=iso(row.lock.locked_at),
         )
