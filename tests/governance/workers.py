@@ -37,7 +37,7 @@ def until(true: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
 def lose_everything() -> None:
     """What a broker without a disk does when it dies."""
     with app.connection_for_write() as queue:
-        queue.default_channel.client.flushall()  # type: ignore[attr-defined]
+        queue.default_channel.client.flushdb()  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
