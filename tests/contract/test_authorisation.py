@@ -18,7 +18,6 @@ from django.contrib.auth.models import Group
 from django.db import transaction
 from django.utils import timezone
 from guardian.shortcuts import assign_perm
-from pytest_django import DjangoDbBlocker
 
 from governance import pipeline
 from governance.models import Namespace, Org, Token, User
@@ -26,7 +25,7 @@ from governance.services import member_set_role, token_create, token_revoke
 from governance.tenancy import Credentials
 from loomsite.doors.tools import Access, call_tool
 from loomsite.ops import CODES, Door, Role, all_ops, get
-from tests.conftest import Cast, build_cast, taken_back
+from tests.conftest import Cast
 from tests.contract.examples import EXAMPLES, body_of, seed
 
 RANK = {"": 0, "viewer": 1, "writer": 2, "reviewer": 3, "admin": 4}
@@ -256,17 +255,10 @@ class World:
         return full
 
 
-@pytest.fixture(scope="class")
-def lasting_world(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[World]:
-    """The principals and the examples' rows, for all tests of the table."""
-    with taken_back(django_db_blocker):
-        yield World(build_cast())
-
-
 @pytest.fixture
-def world(lasting_world: World, db: None) -> World:
-    """The same; what a test does to it is taken back."""
-    return lasting_world
+def world(cast: Cast) -> World:
+    """The principals and the examples' rows."""
+    return World(cast)
 
 
 def over_rest(op: str, body: dict[str, Any], credentials: Credentials) -> tuple[int, dict[str, Any]]:
@@ -333,40 +325,36 @@ def _wrong(
     return [] if status == due else [f"{cell}: {status}, not {due}: {answer}"[:400]]
 
 
-class TestEveryCell:
-    """The table itself."""
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("op", ALL_OPS)
+def test_a_token_gets_what_is_due_to_its_principal_and_no_more(world: World, op: str, door: str) -> None:
+    wrong, tokens = [], {}
+    for who, how, where in _cells(door):
+        key = who.name, how.name
+        if key not in tokens:
+            tokens[key] = world.token(who, how)
+        wrong += _wrong(
+            DOORS[door],
+            op,
+            {**body_of(op, world.ids), **where.says},
+            Credentials(bearer=tokens[key], door=Door.REST),
+            by_token(op, who, how, where),
+            f"{who.name}, token {how.name}, {where.name}",
+        )
+    assert wrong == []
 
-    @pytest.mark.parametrize("door", DOORS)
-    @pytest.mark.parametrize("op", ALL_OPS)
-    def test_a_token_gets_what_is_due_to_its_principal_and_no_more(
-        self, world: World, op: str, door: str
-    ) -> None:
-        wrong, tokens = [], {}
-        for who, how, where in _cells(door):
-            key = who.name, how.name
-            if key not in tokens:
-                tokens[key] = world.token(who, how)
-            wrong += _wrong(
-                DOORS[door],
-                op,
-                {**body_of(op, world.ids), **where.says},
-                Credentials(bearer=tokens[key], door=Door.REST),
-                by_token(op, who, how, where),
-                f"{who.name}, token {how.name}, {where.name}",
-            )
-        assert wrong == []
 
-    @pytest.mark.parametrize("org", ["acme", "elsewhere"])
-    @pytest.mark.parametrize("op", ALL_OPS)
-    def test_the_console_gets_what_is_due_to_the_person(self, world: World, op: str, org: str) -> None:
-        wrong = []
-        for who in PRINCIPALS:
-            credentials = Credentials(user_id=world.people[who.name].pk, door=Door.CONSOLE, org=org)
-            for where in PLACES:
-                body = {**body_of(op, world.ids), **where.says}
-                due = in_console(op, who, org, where)
-                wrong += _wrong(over_rest, op, body, credentials, due, f"{who.name} in {org}, {where.name}")
-        assert wrong == []
+@pytest.mark.parametrize("org", ["acme", "elsewhere"])
+@pytest.mark.parametrize("op", ALL_OPS)
+def test_the_console_gets_what_is_due_to_the_person(world: World, op: str, org: str) -> None:
+    wrong = []
+    for who in PRINCIPALS:
+        credentials = Credentials(user_id=world.people[who.name].pk, door=Door.CONSOLE, org=org)
+        for where in PLACES:
+            body = {**body_of(op, world.ids), **where.says}
+            due = in_console(op, who, org, where)
+            wrong += _wrong(over_rest, op, body, credentials, due, f"{who.name} in {org}, {where.name}")
+    assert wrong == []
 
 
 def test_the_table_has_a_cell_for_every_op_and_no_other() -> None:
