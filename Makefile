@@ -14,14 +14,20 @@ PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --requir
 # A make started from `make run` must not hand its own flags and job slots to the servers.
 unexport MAKEFLAGS MFLAGS MAKELEVEL
 
+# A worker has servers of its own. A file's tests stay together, for they share what is dear to start, and the
+# files keep their order: sorted by the number of their tests, the few long ones would come last.
+WORKERS     ?= 2
+IN_PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev run stop test soak lint docs bench demo requirements
+.PHONY: help setup setup-dev run stop test coverage soak lint docs bench demo requirements
 
 help:
 	@echo 'make run     set up once, then serve console, REST, MCP and worker (Ctrl-C ends it)'
 	@echo 'make stop    end a server that runs in the background'
 	@echo 'make demo    load sample conversations and search them (DATA=file for your own)'
-	@echo 'make test    the whole suite; needs no service on this machine'
+	@echo 'make test    the whole suite; needs no service on this machine (WORKERS=n processes, ARGS for pytest)'
+	@echo 'make coverage  the same, and how much of the code it runs; 90 % at least'
 	@echo 'make soak    races, kill loops and deep property runs (SOAK_SECONDS=n bounds them)'
 	@echo 'make lint    ruff, mypy, import-linter, migrations check'
 	@echo 'make docs    write the generated reference'
@@ -58,7 +64,10 @@ demo: setup
 	@exec $(MANAGE) demo $(if $(DATA),"$(DATA)")
 
 test: setup-dev
-	@$(PY) -m pytest -m "not soak" $(ARGS)
+	@$(PY) -m pytest -m "not soak" $(IN_PARALLEL) $(ARGS)
+
+coverage: setup-dev
+	@$(PY) -m pytest -m "not soak" $(IN_PARALLEL) --cov --cov-report=term --cov-fail-under=90 $(ARGS)
 
 soak: setup-dev
 	@$(PY) -m pytest -m soak $(ARGS)

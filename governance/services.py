@@ -12,9 +12,18 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
-from guardian.shortcuts import assign_perm, remove_perm
+from django.db.models import Q
+from guardian.shortcuts import assign_perm
 
-from governance.models import SOURCE_CLASSES, Namespace, Org, Token, User
+from governance.models import (
+    SOURCE_CLASSES,
+    Namespace,
+    NamespaceGroupPermission,
+    NamespaceUserPermission,
+    Org,
+    Token,
+    User,
+)
 from governance.tenancy import new_secret
 from loomsite.ops import AuditEntry, Caller, Context, Role, invalid
 from loomsite.ops.context import Door
@@ -51,11 +60,15 @@ def namespace_create(ctx: Context) -> int:
 
 def member_set_role(*, namespace: Namespace, member: User | Group, role: Role) -> None:
     """Give `member` exactly `role` on the namespace; Role.NONE takes every role away."""
-    for other in NAMESPACE_ROLES:
-        if other == role:
-            assign_perm(other.label, member, namespace)
-        else:
-            remove_perm(other.label, member, namespace)
+    if role in NAMESPACE_ROLES:
+        assign_perm(role.label, member, namespace)
+    others = [other.label for other in NAMESPACE_ROLES if other != role]
+    # One statement, where guardian's remove_perm takes one for each role.
+    unwanted = Q(content_object=namespace, permission__codename__in=others)
+    if isinstance(member, Group):
+        NamespaceGroupPermission.objects.filter(unwanted, group=member).delete()
+    else:
+        NamespaceUserPermission.objects.filter(unwanted, user=member).delete()
 
 
 def token_create(

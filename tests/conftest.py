@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test import Client
+from pytest_django import DjangoDbBlocker
 
 from governance import pipeline
 from governance.models import Namespace, Org, User
@@ -106,9 +109,25 @@ class Cast:
         return Reply(answer.status, json.loads(json.dumps(answer.body)), answer.headers)
 
 
+@contextlib.contextmanager
+def taken_back(blocker: DjangoDbBlocker) -> Iterator[None]:
+    """What is done inside lasts for as long: a fixture of a class or a file builds its rows once in it.
+
+    Each test that asks for `db` has a savepoint of its own within.
+    """
+    with blocker.unblock(), transaction.atomic():
+        yield
+        transaction.set_rollback(True)
+
+
 @pytest.fixture
 def cast(db: None) -> Cast:
     """The cast, each with a token. Mark the test `django_db(transaction=True)` to let threads see it."""
+    return build_cast()
+
+
+def build_cast() -> Cast:
+    """The cast, in the database."""
     acme, other = Org.objects.create(slug="acme"), Org.objects.create(slug="elsewhere")
     team = Namespace.objects.create(org=acme, slug="team")
     elsewhere = Namespace.objects.create(org=other, slug="team")

@@ -3,10 +3,15 @@
 A plugin (`-p tests.plugin` in pyproject.toml) and not a conftest, because pytest-django loads the settings
 before any conftest is read. LOOM_DATABASE_URL or LOOM_BROKER_URL in the environment name servers to use
 instead.
+
+With `-n` (pytest-xdist) each worker is such a session: a home and servers of its own, so that a test may cut
+connections or empty the broker beside another. On servers that are given, pytest-django names a database for
+each worker, and `own_broker` a numbered one. The process that hands out the tests needs no server.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import shutil
@@ -14,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Generator
 from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import pytest
 
@@ -34,12 +40,47 @@ def _clean_environment() -> None:
             del os.environ[name]
 
 
-def _start_services() -> None:
+def _xdist_worker() -> int | None:
+    """This process's number among the workers of pytest-xdist; None outside of them."""
+    name = os.environ.get("PYTEST_XDIST_WORKER")
+    return int(name.removeprefix("gw")) if name else None
+
+
+def own_broker(url: str, number: int) -> str:
+    """The address of a database of its own for worker `number`, counted from the one that `url` names.
+
+    With RabbitMQ it is a virtual host, the number behind the name that `url` gives; it has to be there.
+
+    Raises pytest.UsageError for a broker without numbered databases: workers would take each other's jobs.
+    """
+    parts = urlsplit(url)
+    if parts.scheme in ("redis", "rediss"):
+        return urlunsplit(parts._replace(path=f"/{int(parts.path.strip('/') or 0) + number}"))
+    if parts.scheme == "redis+socket":
+        options = dict(parse_qsl(parts.query))
+        options["virtual_host"] = str(int(options.get("virtual_host", 0)) + number)
+        return f"{parts.scheme}://{parts.path}?{urlencode(options)}"
+    if parts.scheme == "amqp" and parts.path.strip("/"):
+        return urlunsplit(parts._replace(path=f"{parts.path}{number}"))
+    raise pytest.UsageError(f"tests cannot share a broker of the kind {parts.scheme}: run them with -n 0")
+
+
+def _part_given_brokers(number: int) -> None:
+    for name in ("LOOM_BROKER_URL", "LOOM_TEST_REDIS_URL", "LOOM_TEST_AMQP_URL"):
+        if url := os.environ.get(name):
+            os.environ[name] = own_broker(url, number)
+
+
+def _make_home() -> Home:
     root = Path(tempfile.mkdtemp(prefix="loom-test-"))
     _services.callback(shutil.rmtree, root, ignore_errors=True)
     home = Home(root)
     home.prepare()
     os.environ["LOOM_HOME"] = str(root)
+    return home
+
+
+def _start_services(home: Home) -> None:
     sockets = home.make_socket_dir()
     _services.callback(home.remove_socket_dir, sockets)
     if not os.environ.get("LOOM_DATABASE_URL"):
@@ -94,16 +135,32 @@ def soak_seconds(pytestconfig: pytest.Config) -> float:
     return max(5.0, _soak_total() / max(1, pytestconfig.stash[_soak_tests]))
 
 
+def _hands_out(options: argparse.Namespace) -> bool:
+    """Whether this process only distributes the tests to workers."""
+    return _xdist_worker() is None and bool(getattr(options, "numprocesses", 0) or getattr(options, "tx", []))
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_load_initial_conftests() -> Generator[None, None, None]:
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, None, None]:
     """Start the services ahead of every other plugin's turn."""
     _clean_environment()
     try:
-        _start_services()
+        home = _make_home()
+        if not _hands_out(early_config.known_args_namespace):
+            if (number := _xdist_worker()) is not None:
+                _part_given_brokers(number)
+            _start_services(home)
         return (yield)
     except BaseException:
         _services.close()  # a start that fails here never reaches pytest_unconfigure
         raise
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """Stop a worker's services while it may take its time: once it says that it is done, it is ended."""
+    if _xdist_worker() is not None:
+        _services.close()
 
 
 def pytest_unconfigure() -> None:

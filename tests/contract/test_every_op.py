@@ -11,11 +11,12 @@ import pytest
 from django.apps import apps
 from django.db import connection, transaction
 from pydantic import BaseModel
+from pytest_django import DjangoDbBlocker
 
 from governance.models import AuditEvent, Token
 from governance.ops import NOT_HERE_YET
 from loomsite.ops import Op, all_ops, get
-from tests.conftest import Cast, Reply
+from tests.conftest import Cast, Reply, build_cast, taken_back
 from tests.contract.examples import EXAMPLES, body_of, seed
 
 OPS = all_ops()
@@ -24,6 +25,26 @@ FRESH = {"factId", "lineageId", "knownFrom", "knownTo", "replaced", "corrected",
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 # Ops as texts mention them: lower-case words around one dot.
 MENTION = re.compile(r"(?<![\w/.])(?:memory|fact|procedure|plan|ops|namespace|job|raw|lock|hold)\.[a-z_]+")
+
+
+@pytest.fixture(scope="module")
+def stage(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[tuple[Cast, dict[str, str]]]:
+    """The cast and the examples' rows, for all tests of this file."""
+    with taken_back(django_db_blocker):
+        made = build_cast()
+        yield made, seed(made)
+
+
+@pytest.fixture
+def cast(stage: tuple[Cast, dict[str, str]], db: None) -> Cast:
+    """The cast; what a test does to it is taken back."""
+    return stage[0]
+
+
+@pytest.fixture
+def ids(stage: tuple[Cast, dict[str, str]]) -> dict[str, str]:
+    """What stands for the ids of the examples' rows."""
+    return stage[1]
 
 
 def test_every_op_has_an_example() -> None:
@@ -58,8 +79,8 @@ def test_an_empty_call_names_what_is_missing_or_answers(cast: Cast, op: Op) -> N
 
 
 @each_op
-def test_an_unknown_field_is_served_and_named(cast: Cast, op: Op) -> None:
-    body = body_of(op.name, seed(cast))
+def test_an_unknown_field_is_served_and_named(cast: Cast, ids: dict[str, str], op: Op) -> None:
+    body = body_of(op.name, ids)
     reply = _doer(cast, op, {**body, "colour": "red", "reasom": "typo"})
     assert reply.status == 200, reply.body
     assert reply["ignored_args"] == ["colour", "reasom"]
@@ -67,8 +88,10 @@ def test_an_unknown_field_is_served_and_named(cast: Cast, op: Op) -> None:
 
 
 @each_op
-def test_a_call_that_works_answers_within_the_declared_output(cast: Cast, op: Op) -> None:
-    reply = _doer(cast, op, body_of(op.name, seed(cast)))
+def test_a_call_that_works_answers_within_the_declared_output(
+    cast: Cast, ids: dict[str, str], op: Op
+) -> None:
+    reply = _doer(cast, op, body_of(op.name, ids))
     assert reply.status == 200, reply.body
     assert "ignored_args" not in reply.body and "advisories" not in reply.body
     op.output.model_validate(reply.body)
@@ -97,10 +120,10 @@ def _rows() -> dict[str, int]:
 
 
 @each_op
-def test_a_read_writes_nothing(cast: Cast, op: Op) -> None:
+def test_a_read_writes_nothing(cast: Cast, ids: dict[str, str], op: Op) -> None:
     if not op.is_read:
         pytest.skip("a write")
-    body = body_of(op.name, seed(cast))
+    body = body_of(op.name, ids)
     cast.run("ops.whoami", {})  # the token's last use is noted once a minute
     before = _rows()
     assert cast.run(op.name, body, idempotency_key="k").status == 200
@@ -108,10 +131,10 @@ def test_a_read_writes_nothing(cast: Cast, op: Op) -> None:
 
 
 @each_op
-def test_a_write_is_audited_once_under_its_own_name(cast: Cast, op: Op) -> None:
+def test_a_write_is_audited_once_under_its_own_name(cast: Cast, ids: dict[str, str], op: Op) -> None:
     if op.is_read:
         pytest.skip("a read")
-    body = body_of(op.name, seed(cast))
+    body = body_of(op.name, ids)
     before = AuditEvent.objects.count()
     reply = _doer(cast, op, body)
     assert reply.status == 200
@@ -125,10 +148,10 @@ def test_a_write_is_audited_once_under_its_own_name(cast: Cast, op: Op) -> None:
 
 
 @each_op
-def test_a_dry_run_says_what_would_be_and_leaves_nothing(cast: Cast, op: Op) -> None:
+def test_a_dry_run_says_what_would_be_and_leaves_nothing(cast: Cast, ids: dict[str, str], op: Op) -> None:
     if "dry_run" not in op.fields:
         pytest.skip("has no dry_run")
-    body = body_of(op.name, seed(cast))
+    body = body_of(op.name, ids)
     before = _rows()
     with transaction.atomic():
         dry = cast.run(op.name, {**body, "dry_run": True}, idempotency_key="a key")
@@ -143,10 +166,10 @@ def test_a_dry_run_says_what_would_be_and_leaves_nothing(cast: Cast, op: Op) -> 
 
 
 @each_op
-def test_a_write_with_a_key_runs_once_and_is_replayed(cast: Cast, op: Op) -> None:
+def test_a_write_with_a_key_runs_once_and_is_replayed(cast: Cast, ids: dict[str, str], op: Op) -> None:
     if op.is_read or EXAMPLES[op.name].needs == "admin":
         pytest.skip("no write of a token")
-    body = body_of(op.name, seed(cast))
+    body = body_of(op.name, ids)
     first = cast.run(op.name, body, idempotency_key="a key")
     if first.body.get("dry_run"):
         pytest.skip("the example only tells; a dry run is never replayed")

@@ -48,7 +48,7 @@ def lose_everything() -> None:
             app.amqp.queues[app.conf.task_default_queue](channel).declare()
             channel.queue_purge(app.conf.task_default_queue)
         else:
-            channel.client.flushall()  # type: ignore[attr-defined]
+            channel.client.flushdb()  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
