@@ -51,7 +51,7 @@ Reads = Literal["words", "lines", "source"]
 
 EXCERPT = 120
 # Raise it when the code of this module decides differently; tables and rules are hashed as they are.
-_ENGINE = 1
+_ENGINE = 2
 
 
 class Match(NamedTuple):
@@ -206,6 +206,7 @@ _INLINE = frozenset(
 )
 _TAG = re.compile(r"</?+([a-z][a-z0-9:-]{0,30}+)(?:[\s/][^<>]{0,800}+)?+>")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#x[0-9a-f]{1,6}|[a-z]{2,8});")
+_PERCENT = re.compile(r"%(2[0-9a-f]|3[0-9a-f]|4[0-9a-f]|5[0-9a-f]|6[0-9a-f]|7[0-9a-e])")
 _LINK_TARGET = re.compile(r"\]\([^()\s]{0,400}+(?:\s[^()\n]{0,100}+)?\)")
 _HYPHENATED = re.compile(r"(?<=[a-z])-\r?\n[ \t]{0,8}+(?=[a-z])")
 # Quotes, brackets, commas and emphasis vanish; blanks, hyphens, underscores and leftover angle brackets
@@ -250,6 +251,16 @@ def _unescaped(copy: _Copy) -> _Copy:
     return copy.edited(edits())
 
 
+def _unquoted(copy: _Copy) -> _Copy:
+    """With percent-encoded ASCII as the characters that it stands for."""
+
+    def edits() -> Iterator[tuple[int, int, str]]:
+        for found in _PERCENT.finditer(copy.text):
+            yield found.start(), found.end(), chr(int(found[1], 16)).lower()
+
+    return copy.edited(edits())
+
+
 def _untagged(copy: _Copy) -> _Copy:
     """Without comments and inline tags; other tags separate words."""
     copy = copy.edited((start, end, "") for start, end in _comments(copy.text))
@@ -274,6 +285,8 @@ def _views(folded: _Copy) -> Iterator[tuple[_Copy, bool]]:
     copy = folded
     if "&" in copy.text:
         copy = _unescaped(copy)
+    if "%2" in copy.text:
+        copy = _unquoted(copy)
     if "-\n" in copy.text or "-\r\n" in copy.text:
         copy = _deletions(copy, _HYPHENATED)
     if "](" in copy.text:
@@ -438,6 +451,21 @@ _DEFINITIONS: tuple[Pattern, ...] = (
                 ),
             ),
             Rule(
+                rf"\b(?:treat|consider|regard|deem) (?:(?:all|any|every|the|your|my|of) ){{0,3}}{_BEFORE} "
+                rf"(?:system |given )?{_ORDERS} (?:as |to be )?(?:now )?"
+                r"(?:void|null|cancell?ed|revoked|invalid|obsolete|lifted|expired|withdrawn)\b",
+                (
+                    "treat,consider,regard,deem",
+                    "void,null,cancel,revoked,invalid,obsolete,lifted,expired,withdrawn",
+                ),
+            ),
+            Rule(
+                r"\b(?:forget|disregard|unlearn) (?:absolutely )?(?:all|everything|anything) (?:that )?you "
+                r"(?:know|knew|remember|(?:have |ve )?(?:learned|learnt|memori[sz]ed))\b(?! about)",
+                ("forget,disregard,unlearn", "you "),
+                order=True,
+            ),
+            Rule(
                 r"\byour (?:new|real|actual|true|only) (?:system )?(?:instructions?|directives?|"
                 r"programming|prompt|orders)"
                 r"(?: (?:is|are|from now)\b|:)",
@@ -569,7 +597,8 @@ _DEFINITIONS: tuple[Pattern, ...] = (
                 r"){1,4}"
                 r"(?:obey|ignore|disregard|comply|(?:(?:act|answer|respond|be|called|known|named|as|an?|"
                 r"the|my|new|evil) ){1,5}"
-                r"(?:dan|ai|assistant|chatbot|bot|model|system|root|hacker|slave|servant))\b",
+                r"(?:dan|ai|assistant|chatbot|bot|model|system|root|hacker|slave|servant|admin(?:istrator)?|"
+                r"superuser))\b",
                 ("from now on",),
             ),
             Rule(
@@ -591,6 +620,13 @@ _DEFINITIONS: tuple[Pattern, ...] = (
             Rule(
                 _SEND + _WHOSE + _SECRETS + " " + _ASIDE + _TO_ELSEWHERE,
                 (_SEND_STEMS, _CREDENTIAL_STEMS),
+                order=True,
+            ),
+            Rule(
+                _SEND + r"(?:[^ .!?]{1,20} ){0,3}?[^ ]{0,60}(?:\.ssh/|\bid (?:rsa|ed25519)\b|"
+                r"\.aws/credentials|/etc/shadow|\.netrc\b|\.pgpass\b|\.kube/config)[^ ]{0,60} "
+                r"(?:rsa |ed25519 )?(?:[^ .!?]{1,20} ){0,3}?(?:to|at|via|into) ",
+                (_SEND_STEMS, ".ssh/,id rsa,id ed25519,.aws/,/etc/shadow,.netrc,.pgpass,.kube/"),
                 order=True,
             ),
             Rule(
@@ -667,6 +703,14 @@ _DEFINITIONS: tuple[Pattern, ...] = (
                     "memor,knowledge base",
                     "delete,erase,wipe,purge,clear,destroy,remove,redact,overwrite,corrupt",
                 ),
+                order=True,
+            ),
+            Rule(
+                r"\b(?:call|invoke|run|use|execute|apply) (?:(?:the|tool|op|loom|mcp) ){0,3}"
+                r"(?:(?:memory|fact|procedure|hold)[. ](?:delete|clear|redact|apply|govern|retract|release|"
+                r"unlock)|govern memory) (?:tool )?(?:for|on|with|over|against) (?:each and )?"
+                r"(?:every|all|each|everything|any)\b",
+                ("memory,fact,procedure,hold", "call,invoke,run ,use ,execute,apply", "every,all,each,any"),
                 order=True,
             ),
             Rule(
