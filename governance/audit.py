@@ -188,13 +188,13 @@ class Report:
     anchored: int = field(default=0, compare=False)
 
 
-def verify(org_id: int, org: str) -> Report:
+def verify(org_id: int, org: str, anchor_file: Path | None = None) -> Report:
     """Walk the organisation's chain from its first event to its head and to the anchored heads.
 
-    The anchors are read first and the rest in one snapshot, for writers go on meanwhile: what was anchored
+    `anchor_file` is another file of heads than that of the settings. The anchors are read first and the rest in one snapshot, for writers go on meanwhile: what was anchored
     by then was committed by then.
     """
-    anchors = _anchored(settings.LOOM_AUDIT_ANCHOR, org_id)
+    anchors = _anchored(anchor_file or settings.LOOM_AUDIT_ANCHOR, org_id)
     if connection.in_atomic_block:
         return _walk(org_id, org, anchors)
     with transaction.atomic():

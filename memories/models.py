@@ -114,6 +114,7 @@ class Memory(Lockable):
             models.Index(
                 fields=["promoted_from"], name="memory_fork", condition=Q(promoted_from__isnull=False)
             ),
+            models.Index(fields=["updated_at"], name="memory_tombstone", condition=Q(status="deleted")),
             GinIndex(fields=["tags"], name="memory_tags"),
         ]
 
