@@ -285,7 +285,7 @@ class Options:
 
 def restore(source: BinaryIO, options: Options, progress: Progress = lambda rows: None) -> Done:
     """Take a backup into this database: in one transaction, all or nothing, and the audit verified before it
-    is committed. The schema is made or moved to what the file has, filled, and moved on to the present code's.
+    is committed. The schema is made as the file has it, filled, and moved on to that of the present code.
 
     Raises BackupError for a damaged or unknown file, for a database or an anchor file that is not empty
     (unless `overwrite`), and for an audit that does not verify (unless `accept_broken_audit`).
@@ -338,8 +338,8 @@ def _require_empty(options: Options) -> None:
     anchor = settings.LOOM_AUDIT_ANCHOR
     if _anchor_bytes(anchor) and not options.overwrite:
         raise BackupError(
-            f"{anchor} is not empty: it belongs to another audit. Name an empty LOOM_HOME, or say --overwrite "
-            "to put it aside."
+            f"{anchor} is not empty: it belongs to another audit. Name an empty LOOM_HOME, or say "
+            "--overwrite to put it aside."
         )
 
 

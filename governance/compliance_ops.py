@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from django.conf import settings
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from governance import audit, audit_selectors, erasure
 from governance.models import Org
-from loomsite.ops import AgentText, Context, OpInput, OpOutput, Role, WriteInput, invalid, op
+from loomsite.ops import AgentText, Context, OpInput, OpOutput, Role, WriteInput, op
 from loomsite.ops.schema import Count, Identity, Instant, Reason
 
 PAGE = 50
@@ -85,6 +85,7 @@ class AuditVerifyOutput(OpOutput):
     anchored: int = Field(description="The last row that the anchor file knows; 0 when it knows none.")
     fault_seq: int | None = Field(None, description="Number of the first bad or missing row.")
     fault: str | None = Field(None, description="What is wrong with it.")
+    note: str | None = Field(None, description="What this verdict cannot tell.")
 
 
 @op(
@@ -113,10 +114,10 @@ def audit_verify(ctx: Context, data: OpInput) -> dict[str, Any]:
     if report.fault is not None:
         return body | {"fault_seq": report.fault.seq, "fault": report.fault.what}
     if report.events and not report.anchored:
-        body["advisories"] = [
-            f"anchored: {settings.LOOM_AUDIT_ANCHOR.name} knows nothing of this chain, so that rows cut off "
-            "at its end would not be seen"
-        ]
+        body["note"] = (
+            f"{settings.LOOM_AUDIT_ANCHOR.name} knows nothing of this chain, so that rows cut off at its end "
+            "would not be seen"
+        )
     return body
 
 
@@ -158,6 +159,18 @@ class ErasureRequestInput(WriteInput):
         None, description="Why; kept in the audit for good, so that it should name no personal data."
     )
 
+    @model_validator(mode="after")
+    def _whose_and_why(self) -> ErasureRequestInput:
+        if self.user_id in ("-", "*"):
+            raise ValueError(f'user_id: "{self.user_id}" names nobody; whose text is meant?')
+        if self.subject is not None and not self.subject.strip():
+            raise ValueError("subject: must not be blank; leave it out instead")
+        if not (self.user_id or self.memory_ids or self.subject):
+            raise ValueError("one of user_id, memory_ids and subject is needed: whose text is meant?")
+        if not self.dry_run and not (self.reason or "").strip():
+            raise ValueError("reason: is needed; why is it erased?")
+        return self
+
 
 class ErasureOutput(OpOutput):
     """How the request stands."""
@@ -198,20 +211,13 @@ class ErasureOutput(OpOutput):
 )
 def erasure_request(ctx: Context, data: ErasureRequestInput) -> dict[str, Any]:
     """Preview or ask."""
-    if data.user_id in ("-", "*"):
-        raise invalid("user_id", f'"{data.user_id}" names nobody; whose text is meant?')
-    subject = (data.subject or "").strip()
-    if data.subject is not None and not subject:
-        raise invalid("subject", "must not be blank; leave it out instead.")
-    if not data.dry_run and not ctx.reason:
-        raise invalid("reason", "is needed: why is it erased?", "missing")
     asked = erasure.Asked(
         scope=data.scope,
         user_id=data.user_id or "",
         agent=ctx.agent if ctx.agent and data.user_id else "",
         session_id=ctx.session_id if ctx.session_id and data.user_id else "",
         node_ids=tuple(sorted(set(data.memory_ids or ()))),
-        subject=subject,
+        subject=(data.subject or "").strip(),
         raw=data.raw,
     )
     return erasure.erasure_request(ctx, asked, data.digest, dry_run=data.dry_run)

@@ -24,7 +24,7 @@ from governance import audit, services
 from governance.jobs import JobRun
 from governance.models import ErasureRequest, Namespace
 from governance.tenancy import administers_org
-from loomsite.ops import AuditEntry, Context, OpError, invalid, not_found
+from loomsite.ops import AuditEntry, Context, OpError, not_found
 
 OP = "erasure.request"
 JOB = "erasure.run"
@@ -206,11 +206,9 @@ def _namespaces(org_id: int, namespace_id: int, scope: str) -> tuple[int, ...]:
 def erasure_request(ctx: Context, asked: Asked, digest: str | None, *, dry_run: bool) -> dict[str, Any]:
     """Preview, or store the request: parked when a guard stands in its way, else handed to a worker.
 
-    Raises OpError 400 when nobody is meant, 403 for what takes an admin of the organisation, 404 for ids that
+    Raises OpError 403 for what takes an admin of the organisation, 404 for ids that
     are not here, 409 when `digest` names another state than the present one.
     """
-    if not (asked.user_id or asked.node_ids or asked.subject):
-        raise invalid("user_id", "is needed, or memory_ids, or subject: whose text is meant?", "missing")
     person = person_of(ctx, asked)
     seen = search(person, lock=not dry_run)
     unknown = sorted(person.node_ids - seen.mentions)
@@ -236,7 +234,8 @@ def erasure_request(ctx: Context, asked: Asked, digest: str | None, *, dry_run: 
         )
     row = ErasureRequest.objects.create(
         org_id=ctx.caller.org_id, namespace_id=ctx.namespace_id or 0, scope=asked.scope,
-        user_id=asked.user_id, agent=asked.agent, session_id=asked.session_id, node_ids=sorted(asked.node_ids),
+        user_id=asked.user_id, agent=asked.agent, session_id=asked.session_id,
+        node_ids=sorted(asked.node_ids),
         subject=asked.subject, raw=asked.raw, reason=ctx.reason, counts=seen.counts,
         guards=seen.guards[:GUARDS_SHOWN], requested_by=ctx.caller.principal,
         state=State.PARKED if seen.guards else State.REQUESTED,

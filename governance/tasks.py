@@ -30,6 +30,7 @@ def sweep() -> None:
     services.idempotency_sweep()
     services.worker_forget()
     audit.log_heads()
+    audit.thin_anchors()
 
 
 @shared_task(name="governance.heartbeat", expires=10, soft_time_limit=30, time_limit=40)

@@ -133,6 +133,7 @@ class MemoryVersion(models.Model):
         DELETE = "delete"
         RESTORE = "restore"
         EXPIRE = "expire"
+        PURGE = "purge"
 
     # The database refuses the cascade: a lineage with history cannot be deleted.
     memory = models.ForeignKey(Memory, on_delete=models.PROTECT, related_name="versions")

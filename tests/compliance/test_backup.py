@@ -45,7 +45,10 @@ class Place:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("LOOM_", "DJANGO_"))}
         return subprocess.run(
             [sys.executable, str(BASE_DIR / "manage.py"), *arguments],
-            env={**environment, "LOOM_HOME": str(self.home), "LOOM_DATABASE_URL": self.url, "LOOM_EMBEDDER": "none"},
+            env={
+                **environment, "LOOM_HOME": str(self.home), "LOOM_DATABASE_URL": self.url,
+                "LOOM_EMBEDDER": "none",
+            },
             capture_output=True, text=True, timeout=300, check=False, **more,
         )  # fmt: skip
 

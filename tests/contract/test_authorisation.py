@@ -208,7 +208,7 @@ def _status(
     at_home = (
         org == "acme"
         and namespace == "team"
-        and (not where.other or op.startswith("procedure."))
+        and (not where.other or op.startswith("procedure.") or example.ignores_identity)
         and not (bound and example.exact)
     )
     return example.at_home if at_home else example.elsewhere
