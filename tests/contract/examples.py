@@ -31,13 +31,15 @@ class Example:
     some_field: bool = False
     # Its rows are at home in the namespace, whatever agent, user or session the call says.
     ignores_identity: bool = False
+    # A read of the console: where no namespace is, its role is missed first.
+    console_read: bool = False
 
 
 # `living`, `second`, `locked`, `gone` and `private` are keys of `seed`; JOB, LIVING and FACT stand for ids.
 JOB, LIVING, FACT, ERASURE = "<job>", "<living>", "<fact>", "<erasure>"
 EXAMPLES: dict[str, Example] = {
-    "audit.list": Example("reviewer", {"limit": 5}),
-    "audit.verify": Example("admin", {}),
+    "audit.list": Example("reviewer", {"limit": 5}, console_read=True),
+    "audit.verify": Example("admin", {}, console_read=True),
     "erasure.request": Example(
         "admin",
         {"memory_ids": [LIVING], "reason": "asked for"},

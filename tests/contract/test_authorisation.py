@@ -194,7 +194,7 @@ def _status(
         # Without a namespace and without a default the call is at fault; a default that is not there for
         # the caller is not there.
         return 400 if namespace is None else 404
-    if example.needs != "viewer" and not may_write_here:
+    if example.needs != "viewer" and not may_write_here and not example.console_read:
         return 404
     if rank < RANK[example.needs]:
         return 403
