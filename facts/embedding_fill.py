@@ -37,7 +37,8 @@ def embedding_fill(run: JobRun) -> dict[str, Any]:
 def _fill(ids: Sequence[int]) -> dict[str, Any]:
     embedder, filled = get_embedder(), 0
     facts = selectors.fetch(
-        "v.id = ANY(%s) AND NOT EXISTS (SELECT FROM facts_factembedding e WHERE e.version_id = v.id)",
+        "v.id = ANY(%s) AND l.status <> 'redacted' AND NOT EXISTS (SELECT "
+        "FROM facts_factembedding e WHERE e.version_id = v.id)",
         [list(ids)],
     )
     texts = [index.text_of(fact.subject, fact.attribute, fact.value) for fact in facts]
@@ -48,7 +49,10 @@ def _fill(ids: Sequence[int]) -> dict[str, Any]:
                 continue
             cursor.execute(
                 "INSERT INTO facts_factembedding (version_id, namespace_id, embedder, dim, vector) "
-                "SELECT v.id, v.namespace_id, %s, %s, %s::halfvec FROM facts_version v WHERE v.id = %s "
+                "SELECT v.id, v.namespace_id, %s, %s, %s::halfvec FROM facts_version v "
+                # An erasure that came between the look and the store is waited for, and then seen.
+                "JOIN facts_lineage l ON l.id = v.lineage_id WHERE v.id = %s AND l.status <> 'redacted' "
+                "FOR SHARE OF l "
                 "ON CONFLICT DO NOTHING",
                 [embedder.name, len(vector), HalfVector(vector).to_text(), fact.id],
             )

@@ -5,6 +5,7 @@ Locks come after the versions, because a locked lineage takes none.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -49,6 +50,7 @@ CardinalityName = Annotated[str, among(*Cardinality.values)]
 KindName = Annotated[str, among(*Kind.values)]
 Share = Annotated[float, Field(ge=0, le=1)]
 ACTIVE = "active"
+ERASED = "redacted"
 
 
 def _plain(value: Any) -> Any:
@@ -94,6 +96,14 @@ class LineageRow(FileRow):
     last_known_at: AwareDatetime
 
 
+def _hashes(row: LineageRow) -> tuple[bytes, bytes]:
+    """Of subject and attribute; of an erased fact, which nobody finds by words, the same that erased it."""
+    if row.subject:
+        return sha_of_word(row.subject), sha_of_word(row.attribute)
+    nobody = hashlib.sha256(f"erased {row.lineage_id}".encode()).digest()
+    return nobody, nobody
+
+
 @section("facts", order=40)
 class Facts:
     """The lineages, still without locks."""
@@ -128,8 +138,8 @@ class Facts:
             [
                 [
                     row.lineage_id, row.owner, row.subject, row.attribute, row.cardinality, row.version,
-                    row.created_at, row.last_known_at, run.namespace.pk, sha_of_word(row.subject),
-                    sha_of_word(row.attribute), ACTIVE, "none", "", "",
+                    row.created_at, row.last_known_at, run.namespace.pk, *_hashes(row),
+                    ACTIVE if row.subject else ERASED, "none", "", "",
                 ]
                 for row in rows
             ],
@@ -382,6 +392,8 @@ class FactVersions:
         postings: list[tuple[int, int, str, int, int]] = []
         for row in rows:
             subject, attribute, *_ = homes[row.lineage_id]
+            if not subject:
+                continue
             terms, counts, length = term_frequencies(text_of(subject, attribute, row.value))
             postings += [
                 (namespace.pk, row.fact_id, term, count, length)

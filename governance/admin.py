@@ -17,12 +17,22 @@ from django.shortcuts import get_object_or_404
 from django.urls import URLPattern, reverse
 from django.views.decorators.http import require_POST
 
-from governance import audit, console_selectors
+from governance import audit, compliance_selectors, console_selectors
 from governance.access_pages import NamespaceAdmin, TokenAdmin
+from governance.compliance_pages import ErasureAdmin, ImportedAuditAdmin
 from governance.console import Card, attention_cards, bounded_count, keyset, sight
 from governance.console_forms import AuditFilter
 from governance.console_pages import SUGGESTIONS, PageAdmin, cursor_of
-from governance.models import AuditEvent, Job, Namespace, Org, Token, User
+from governance.models import (
+    AuditEvent,
+    ErasureRequest,
+    ImportedAudit,
+    Job,
+    Namespace,
+    Org,
+    Token,
+    User,
+)
 from governance.people_pages import AccountAdmin, GroupPages, OrgAdmin
 from loomsite.ops import Role, all_ops
 
@@ -32,6 +42,8 @@ admin.site.register(Org, OrgAdmin)
 admin.site.register(User, AccountAdmin)
 admin.site.unregister(Group)
 admin.site.register(Group, GroupPages)
+admin.site.register(ErasureRequest, ErasureAdmin)
+admin.site.register(ImportedAudit, ImportedAuditAdmin)
 
 
 @admin.register(AuditEvent)
@@ -51,7 +63,7 @@ class AuditEventAdmin(PageAdmin):
         asked = form.cleaned_data
         org = self._org(seen, orgs, asked.get("org") or "")
         rows = console_selectors.audit_events(seen).filter(org=org) if org else AuditEvent.objects.none()
-        for name in ("namespace", "op", "outcome", "principal", "target"):
+        for name in ("namespace", "op", "outcome", "principal", "target", "request_id"):
             if asked.get(name):
                 rows = rows.filter(**{name: asked[name]})
         if asked.get("since"):
@@ -73,6 +85,7 @@ class AuditEventAdmin(PageAdmin):
             count=bounded_count(rows),
             namespaces=namespaces if org else [],
             ops=[op.name for op in all_ops()],
+            has_imported=compliance_selectors.imported(seen).exists(),
             may_verify=org is not None and seen.administers_org(org.pk),
         )
 

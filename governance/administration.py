@@ -82,6 +82,12 @@ def org_member_set(*, by: User | None = None, org: Org, member: User | Group, is
     _org_permission(by, org, member, MEMBER, is_member, "org.set_member")
 
 
+def own_password_changed(*, account: User) -> None:
+    """Note that a person changed their own password in the console; in the transaction that stores it."""
+    entry = AuditEntry(target=_target(account), detail={"own": True})
+    _record(account, _orgs(account), "account.change_password", entry)
+
+
 def _org_permission(
     by: User | None, org: Org, member: User | Group, permission: str, held: bool, op_name: str
 ) -> None:

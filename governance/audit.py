@@ -6,9 +6,11 @@ last and once per transaction, for it is the one row that every write of an orga
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -138,18 +140,115 @@ def _event(ctx: Context, entry: AuditEntry, seq: int, now: datetime) -> dict[str
 def anchor(org_id: int, seq: int, head: bytes) -> None:
     """Note the head outside the database, so that a cut tail is seen.
 
-    One short line by O_APPEND: writers of several processes do not tear each other's lines. A write
+    One short line by O_APPEND: writers of several processes do not tear each other's lines. The file is kept
+    small by `thin_anchors`. A write
     that was committed must not fail over its anchor, so a failing disk is logged and not raised.
     """
-    line = json.dumps({"org": org_id, "seq": seq, "hash": head.hex()}) + "\n"
+    line = _anchor_line(org_id, seq, head)
     try:
-        handle = os.open(settings.LOOM_AUDIT_ANCHOR, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        handle = _opened_anchor(settings.LOOM_AUDIT_ANCHOR, fcntl.LOCK_SH)
         try:
             os.write(handle, line.encode())
         finally:
             os.close(handle)
     except OSError as error:
         log.error("audit head not anchored in %s: %s; %s", settings.LOOM_AUDIT_ANCHOR, error, line.strip())
+
+
+def _anchor_line(org_id: int, seq: int, head: bytes) -> str:
+    return json.dumps({"org": org_id, "seq": seq, "hash": head.hex()}) + "\n"
+
+
+def _opened_anchor(path: Path, lock: int) -> int:
+    """The anchor file opened for appending and locked: shared by writers, alone by whoever thins it out.
+
+    A file that was replaced between the opening and the lock is not the one; it is opened anew.
+    """
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            fcntl.flock(handle, lock)
+            if os.fstat(handle).st_ino == os.stat(path).st_ino:
+                return handle
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+# Of each organisation the newest anchors are kept whole, and of the older ones some in each doubling of the
+# distance: a few hundred lines however long the chain.
+ANCHORS_NEWEST = 256
+ANCHORS_PER_DOUBLING = 8
+THIN_BYTES = 4 * 1024 * 1024
+_thinned_to = 0
+
+
+def thin_anchors(limit: int = THIN_BYTES) -> int:
+    """Drop anchors that newer ones stand for, once the file is larger than `limit` bytes; how many went.
+
+    An anchor covers every row up to it, because each hash covers the one before: with the newest alone a
+    change anywhere is seen, and older ones only tell better where. That holds for an anchor made before the
+    change, so only what agrees with the database *now* is dropped: an anchor that disagrees is evidence and
+    stays for ever. The file is replaced whole and no line that is appended meanwhile is lost.
+    """
+    global _thinned_to
+    path = settings.LOOM_AUDIT_ANCHOR
+    try:
+        if path.stat().st_size <= max(limit, 2 * _thinned_to):
+            return 0
+    except FileNotFoundError:
+        return 0
+    handle = _opened_anchor(path, fcntl.LOCK_EX)
+    try:
+        noted: dict[int, dict[int, set[bytes]]] = {}
+        total = 0
+        for org_id, seq, head in _anchors(path):
+            noted.setdefault(org_id, {}).setdefault(seq, set()).add(head)
+            total += 1
+        kept = [line for org_id, heads in sorted(noted.items()) for line in _kept_anchors(org_id, heads)]
+        fresh = path.with_name(f"{path.name}.thinning")
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.writelines(kept)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        _thinned_to = path.stat().st_size
+    finally:
+        os.close(handle)
+    log.info("audit anchors thinned out: %s of %s lines kept in %s", len(kept), total, path)
+    return total - len(kept)
+
+
+def _kept_anchors(org_id: int, heads: dict[int, set[bytes]]) -> Iterator[str]:
+    """The lines of one organisation that stay, in their order."""
+    newest = max(heads)
+    wanted: set[int] = set()
+    buckets: set[int] = set()
+    for place, seq in enumerate(sorted(heads, reverse=True)):
+        bucket = int(math.log2(newest - seq + 1) * ANCHORS_PER_DOUBLING)
+        if place < ANCHORS_NEWEST or bucket not in buckets:
+            wanted.add(seq)
+        buckets.add(bucket)
+    stored = _hashes(org_id, [seq for seq in heads if seq not in wanted])
+    for seq in sorted(heads):
+        for head in sorted(heads[seq]):
+            if seq in wanted or stored.get(seq) != head:
+                yield _anchor_line(org_id, seq, head)
+
+
+def _hashes(org_id: int, seqs: Sequence[int]) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    with connection.cursor() as cursor:
+        for start in range(0, len(seqs), 10_000):
+            cursor.execute(
+                "SELECT seq, hash FROM governance_auditevent WHERE org_id = %s AND seq = ANY(%s)",
+                [org_id, list(seqs[start : start + 10_000])],
+            )
+            found |= {seq: bytes(head) for seq, head in cursor.fetchall()}
+    return found
 
 
 _logged: dict[int, int] = {}
@@ -188,13 +287,13 @@ class Report:
     anchored: int = field(default=0, compare=False)
 
 
-def verify(org_id: int, org: str) -> Report:
+def verify(org_id: int, org: str, anchor_file: Path | None = None) -> Report:
     """Walk the organisation's chain from its first event to its head and to the anchored heads.
 
-    The anchors are read first and the rest in one snapshot, for writers go on meanwhile: what was anchored
-    by then was committed by then.
+    `anchor_file` is another file of heads than that of the settings. The anchors are read first and the rest
+    in one snapshot, for writers go on meanwhile: what was anchored by then was committed by then.
     """
-    anchors = _anchored(settings.LOOM_AUDIT_ANCHOR, org_id)
+    anchors = _anchored(anchor_file or settings.LOOM_AUDIT_ANCHOR, org_id)
     if connection.in_atomic_block:
         return _walk(org_id, org, anchors)
     with transaction.atomic():
@@ -203,7 +302,7 @@ def verify(org_id: int, org: str) -> Report:
         return _walk(org_id, org, anchors)
 
 
-def _walk(org_id: int, org: str, anchors: dict[int, bytes]) -> Report:
+def _walk(org_id: int, org: str, anchors: dict[int, set[bytes]]) -> Report:
     previous, expected = GENESIS, 1
     for event in _stream(org_id):
         seq = event["seq"]
@@ -216,7 +315,7 @@ def _walk(org_id: int, org: str, anchors: dict[int, bytes]) -> Report:
         if link(previous, event) != bytes(event["hash"]):
             return Report(org, expected - 1, Fault(org, seq, f"row {seq} was changed"))
         previous, expected = bytes(event["hash"]), expected + 1
-        if seq in anchors and anchors[seq] != previous:
+        if seq in anchors and anchors[seq] != {previous}:
             return Report(org, seq, Fault(org, seq, f"row {seq} differs from the head anchored then"))
     last = expected - 1
     with connection.cursor() as cursor:
@@ -229,6 +328,15 @@ def _walk(org_id: int, org: str, anchors: dict[int, bytes]) -> Report:
     if head_hash != previous:
         return Report(org, last, Fault(org, last, f"the head does not match row {last}"))
     return Report(org, last, None, max(anchors, default=0))
+
+
+def is_whole(row: dict[str, Any]) -> bool:
+    """Whether an exported audit row is what its own hash says; its place in its chain is not looked at."""
+    try:
+        event = {**row, "at": datetime.fromisoformat(row["at"])}
+        return bool(link(bytes.fromhex(row["prev_hash"]), event).hex() == row["hash"])
+    except (KeyError, TypeError, ValueError):
+        return False
 
 
 def orphaned_anchors(known: set[int]) -> set[int]:
@@ -256,9 +364,16 @@ def _stream(org_id: int) -> Iterator[dict[str, Any]]:
         after = rows[-1][1]
 
 
-def _anchored(path: Path, org_id: int) -> dict[int, bytes]:
-    """The heads anchored for this organisation, by sequence number."""
-    return {seq: head for org, seq, head in _anchors(path) if org == org_id}
+def _anchored(path: Path, org_id: int) -> dict[int, set[bytes]]:
+    """The heads anchored for this organisation, by sequence number.
+
+    Two for one number: the tail was cut and the chain went on from there, which a later line must not cover.
+    """
+    heads: dict[int, set[bytes]] = {}
+    for org, seq, head in _anchors(path):
+        if org == org_id:
+            heads.setdefault(seq, set()).add(head)
+    return heads
 
 
 def _anchored_orgs(path: Path) -> set[int]:

@@ -59,6 +59,11 @@ class Sight:
         """True for a superuser and for an admin of any organisation."""
         return self.is_superuser or bool(self.org_ids)
 
+    @property
+    def administers_some(self) -> bool:
+        """True for whoever is admin of any namespace."""
+        return self.administers or any(role >= Role.ADMIN for role in self.roles.values())
+
     def administers_org(self, org_id: int) -> bool:
         """True when the user administers this organisation."""
         return self.is_superuser or org_id in self.org_ids

@@ -94,6 +94,7 @@ class AuditFilter(forms.Form):
     outcome = forms.CharField(required=False, widget=forms.TextInput({"list": "outcomes"}))
     principal = forms.CharField(required=False)
     target = forms.CharField(required=False, label="Target, exactly")
+    request_id = forms.CharField(required=False, label="Request id")
     since = forms.DateField(required=False, label="From (UTC)", widget=forms.DateInput({"type": "date"}))
     until = forms.DateField(required=False, label="To (UTC)", widget=forms.DateInput({"type": "date"}))
 

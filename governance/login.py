@@ -6,8 +6,9 @@ from typing import Any
 
 from django.contrib.admin.forms import AdminAuthenticationForm, AdminPasswordChangeForm
 from django.core.exceptions import ValidationError
+from django.db import transaction
 
-from governance import throttle
+from governance import administration, throttle
 
 
 class ThrottledLogin(AdminAuthenticationForm):
@@ -40,3 +41,11 @@ class ThrottledPasswordChange(AdminPasswordChangeForm):
         old: str = super().clean_old_password()
         throttle.forget(key)
         return old
+
+    def save(self, commit: bool = True) -> Any:
+        """Store the password and its audit row together."""
+        with transaction.atomic():
+            user = super().save(commit)
+            if commit:
+                administration.own_password_changed(account=user)
+        return user

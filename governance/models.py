@@ -358,3 +358,65 @@ class LoginFailure(models.Model):
 
     def __str__(self) -> str:
         return f"{self.key[:8]} {self.at:%H:%M:%S}"
+
+
+class ErasureRequest(models.Model):
+    """That a person's text is to go for good: what was asked, and how far it is.
+
+    `subject` is itself text of the person, so it is blank once the request is done; `user_id` and ids are
+    labels and stay.
+    """
+
+    class State(models.TextChoices):
+        """Where the request stands."""
+
+        REQUESTED = "requested"
+        PARKED = "parked"
+        RUNNING = "running"
+        DONE = "done"
+        FAILED = "failed"
+
+    class Scope(models.TextChoices):
+        """How far it reaches."""
+
+        NAMESPACE = "namespace"
+        ORG = "org"
+
+    org = models.ForeignKey(Org, on_delete=models.PROTECT, related_name="erasures")
+    # Where it was asked, and all that is searched unless the scope is the organisation.
+    namespace = models.ForeignKey(Namespace, on_delete=models.PROTECT, related_name="erasures")
+    scope = models.CharField(max_length=9, choices=Scope.choices, default=Scope.NAMESPACE)
+    user_id = models.CharField(max_length=128, blank=True, default="")
+    agent = models.CharField(max_length=128, blank=True, default="")
+    session_id = models.CharField(max_length=128, blank=True, default="")
+    node_ids = ArrayField(models.BigIntegerField(), default=list)
+    subject = models.TextField(blank=True, default="")
+    # Whether the raw archive is part of it.
+    raw = models.BooleanField(default=True)
+    reason = models.TextField()
+    state = models.CharField(max_length=9, choices=State.choices, default=State.REQUESTED)
+    # How many rows of each kind: as previewed, and once it is done as erased.
+    counts = models.JSONField(default=dict)
+    # What guards rows of it, at most GUARDS_SHOWN: id, key, mode, holds each.
+    guards = models.JSONField(default=list)
+    requested_by = models.CharField(max_length=150)
+    requested_at = models.DateTimeField(db_default=Now())
+    finished_at = models.DateTimeField(null=True, blank=True)
+    job = models.ForeignKey(Job, null=True, on_delete=models.SET_NULL, related_name="+")
+
+    class Meta:
+        verbose_name = "erasure request"
+        ordering: ClassVar = ["-id"]
+        constraints = [
+            models.CheckConstraint(
+                name="erasure_state_known",
+                condition=Q(state__in=["requested", "parked", "running", "done", "failed"]),
+            ),
+            models.CheckConstraint(
+                name="erasure_of_something", condition=~Q(user_id="") | ~Q(node_ids=[]) | ~Q(subject="")
+                | Q(state="done"),
+            ),
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        return f"erasure {self.pk} {self.state}"

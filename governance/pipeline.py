@@ -287,7 +287,9 @@ def _answer(ctx: Context, status: int, body: dict[str, Any]) -> Answer:
     try:
         ctx.op.output.model_validate(body)
     except ValidationError as error:
-        raise RuntimeError(f"{ctx.op.name} answered outside its declared output: {error}") from error
+        # Not the error itself: it repeats the answer, which may hold what somebody stored.
+        faults = [(fault["loc"], fault["type"]) for fault in error.errors(include_input=False)]
+        raise RuntimeError(f"{ctx.op.name} answered outside its declared output: {faults}") from None
     return Answer(status, body, {"X-Request-ID": ctx.request_id})
 
 

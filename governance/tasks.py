@@ -6,9 +6,12 @@ that hangs: its attempt fails and is tried again.
 
 from __future__ import annotations
 
+from typing import Any
+
 from celery import shared_task
 
-from governance import audit, jobs, services
+from governance import audit, erasure, jobs, services
+from governance.jobs import JobRun, job
 
 JOB_LIMIT_S = 3600
 
@@ -27,9 +30,16 @@ def sweep() -> None:
     services.idempotency_sweep()
     services.worker_forget()
     audit.log_heads()
+    audit.thin_anchors()
 
 
 @shared_task(name="governance.heartbeat", expires=10, soft_time_limit=30, time_limit=40)
 def heartbeat() -> None:
     """Prove that a message goes from beat through the broker to a worker."""
     services.worker_heartbeat()
+
+
+@job(erasure.JOB)
+def erase(run: JobRun) -> dict[str, Any]:
+    """Erase what a request asks for."""
+    return erasure.erasure_run(run)

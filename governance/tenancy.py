@@ -216,6 +216,19 @@ def usable_tokens() -> int:
         return int(cursor.fetchone()[0])
 
 
+def administers_org(caller: Caller) -> bool:
+    """Whether the caller, in the console, administers every namespace of its organisation."""
+    if caller.ceiling < Role.ADMIN or caller.token_prefix:
+        return False
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT is_superuser OR loom_org_admin(id, %s) FROM governance_user WHERE id = %s AND is_active",
+            [caller.org_id, caller.principal_id],
+        )
+        row = cursor.fetchone()
+    return row is not None and bool(row[0])
+
+
 def visible_namespaces(caller: Caller) -> list[dict[str, Any]]:
     """The namespaces that this caller may read, with the role it has there, by name."""
     with connection.cursor() as cursor:

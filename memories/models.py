@@ -114,6 +114,7 @@ class Memory(Lockable):
             models.Index(
                 fields=["promoted_from"], name="memory_fork", condition=Q(promoted_from__isnull=False)
             ),
+            models.Index(fields=["updated_at"], name="memory_tombstone", condition=Q(status="deleted")),
             GinIndex(fields=["tags"], name="memory_tags"),
         ]
 
@@ -132,6 +133,7 @@ class MemoryVersion(models.Model):
         DELETE = "delete"
         RESTORE = "restore"
         EXPIRE = "expire"
+        PURGE = "purge"
 
     # The database refuses the cascade: a lineage with history cannot be deleted.
     memory = models.ForeignKey(Memory, on_delete=models.PROTECT, related_name="versions")

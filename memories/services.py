@@ -1102,6 +1102,61 @@ def expire_due(limit: int = 500) -> int:
     return swept
 
 
+PURGE_OP = "memory.purge"
+
+
+def purge_due(limit: int = 200) -> int:
+    """Blank the tombstones whose time to be restored is over, namespace by namespace; how many went.
+
+    A purged row is over, as a redacted one is: hashes and a marker stay, and the next `set` on its key opens
+    a new lineage. A lock or a hold defers it. Rows of other apps (`manage_keys`) are left to them, and the
+    raw archive is not touched.
+    """
+    from django.db import transaction
+
+    from governance import audit
+
+    due = (
+        "m.status = 'deleted' AND m.updated_at <= clock_timestamp() - make_interval(days => %(days)s) "
+        f"AND NOT {GUARDED} AND NOT (m.memory_key ^@ ANY(%(managed)s))"
+    )
+    given: dict[str, Any] = {
+        "days": settings.LOOM_TOMBSTONE_DAYS, "managed": [managed.prefix for managed in _MANAGED],
+    }  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT DISTINCT namespace_id FROM (SELECT m.namespace_id FROM memories_memory m WHERE {due} "  # noqa: S608
+            "ORDER BY m.updated_at LIMIT 1000) d",
+            given,
+        )
+        namespace_ids = [row[0] for row in cursor.fetchall()]
+    purged = 0
+    for namespace in Namespace.objects.select_related("org").filter(pk__in=namespace_ids):
+        with transaction.atomic():
+            ctx = governance.system_context(org=namespace.org, namespace=namespace, op_name=PURGE_OP)
+            gate = Gateway(ctx)
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    f"SELECT {ROW} FROM memories_memory m WHERE m.namespace_id = %(space)s AND {due} "  # noqa: S608
+                    "ORDER BY m.id LIMIT %(limit)s FOR UPDATE SKIP LOCKED",
+                    {**given, "space": namespace.pk, "limit": limit},
+                )
+                rows = [row_from(columns) for columns in cursor.fetchall()]
+            for row in rows:
+                state = replace(row.state, status=Status.REDACTED, pinned=False)
+                gate.write(
+                    row, row.key, row.identity, state, "purge",
+                    reason=f"{settings.LOOM_TOMBSTONE_DAYS} days after its deletion", governed=True,
+                )  # fmt: skip
+            gate.flush()
+            with connection.cursor() as cursor:
+                ids = [row.id for row in rows]
+                cursor.execute("SELECT count(loom_erase_memory(id)) FROM unnest(%s::bigint[]) AS id", [ids])
+            audit.append(ctx, ctx.audit)
+            purged += len(rows)
+    return purged
+
+
 def lock_rank(mode: str) -> int:
     """How firm a mode is; none is 0."""
     return RANK[mode]

@@ -16,6 +16,12 @@ def expire_due() -> None:
     services.expire_due()
 
 
+@shared_task(name="memories.purge_due", soft_time_limit=600, time_limit=660)
+def purge_due() -> None:
+    """Blank old tombstones."""
+    services.purge_due()
+
+
 @shared_task(name="memories.rescan")
 def rescan() -> None:
     """Screen again what an older catalogue of patterns screened."""

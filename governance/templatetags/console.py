@@ -90,6 +90,7 @@ def when(moment: datetime | None) -> SafeString | str:
 _TONES = {
     "active": "good", "applied": "good", "done": "good", "ok": "good", "valid": "good",
     "would change": "good",
+    "parked": "warn", "requested": "quiet", "erased": "bad",
     "stale": "warn", "superseded": "quiet", "archived": "quiet", "expired": "quiet", "revoked": "quiet",
     "deactivated": "quiet",
     "queued": "quiet", "running": "warn", "no_delete": "lock", "read_only": "lock", "admin": "lock",

@@ -71,6 +71,8 @@ class LoomAdminSite(AdminSite):
             ("Namespaces", "governance_namespace_changelist", "namespace"),
             ("Jobs", "governance_job_changelist", "job"),
         ]
+        if sight(request).administers_some:
+            items.append(("Erasures", "governance_erasurerequest_changelist", "erasurerequest"))
         if sight(request).administers:
             items.append(("Tokens", "governance_token_changelist", "token"))
             items.append(("People", "governance_user_changelist", "user"))

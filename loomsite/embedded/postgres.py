@@ -76,6 +76,10 @@ SETTINGS: dict[str, str] = {
     "log_timezone": "UTC",
     "log_line_prefix": "%m [%p] %d ",
     "log_checkpoints": "off",
+    # A failing statement and the details of its error hold what somebody wanted to store.
+    "log_min_error_statement": "panic",
+    "log_error_verbosity": "terse",
+    "log_parameter_max_length_on_error": "0",
     "log_autovacuum_min_duration": "-1",
     "logging_collector": "off",
     "jit": "off",

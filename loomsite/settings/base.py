@@ -142,7 +142,12 @@ LOOM_LOG_LEVEL = env.choice("LOOM_LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "formatters": {
+        "line": {
+            "()": "loomsite.logs.WithoutData",
+            "format": "%(asctime)s %(levelname)s %(name)s %(message)s",
+        }
+    },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": LOOM_LOG_LEVEL},
     # It says "Terminating session: None" for every request of a server without sessions.
@@ -153,5 +158,6 @@ CELERY_BEAT_SCHEDULE = {
     "heartbeat": {"task": "governance.heartbeat", "schedule": 5.0},
     "sweep": {"task": "governance.sweep", "schedule": float(LOOM_SWEEP_S)},
     "expire": {"task": "memories.expire_due", "schedule": float(LOOM_SWEEP_S)},
+    "purge": {"task": "memories.purge_due", "schedule": 60.0},
     "rescan": {"task": "memories.rescan", "schedule": float(LOOM_SWEEP_S)},
 }

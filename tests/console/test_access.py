@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -424,3 +425,16 @@ def test_a_hundred_namespaces_of_twenty_members_take_no_page_more_than_fifteen_q
             with CaptureQueriesContext(connection) as queries:
                 client.get(path)
             assert len(queries) <= 15, (path, len(queries))
+
+
+def test_a_change_of_ones_own_password_is_audited(cast: Cast) -> None:
+    administration.org_member_set(org=cast.org, member=cast.people["writer"], is_member=True)
+    client = cast.client("writer")
+    new = {"new_password1": "another long password", "new_password2": "another long password"}
+    before = AuditEvent.objects.count()
+    assert client.post(url("password_change"), {"old_password": "no", **new}).status_code == 200
+    assert AuditEvent.objects.count() == before
+    assert client.post(url("password_change"), {"old_password": PASSWORD, **new}).status_code == 302
+    event = AuditEvent.objects.latest("id")
+    assert (event.op, event.target, event.principal) == ("account.change_password", "user:writer", "writer")
+    assert event.door == "console" and "another long password" not in json.dumps(event.detail)

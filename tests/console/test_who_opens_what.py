@@ -13,7 +13,7 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, reverse
 
 from governance import administration, services
-from governance.models import AuditEvent, Job
+from governance.models import AuditEvent, ErasureRequest, ImportedAudit, Job
 from loomsite.ops import Role
 from memories.console_actions import ACTIONS
 from memories.models import RawSession
@@ -48,6 +48,13 @@ class Things:
         self.secret_procedure = cast.recipe("secret")
         self.job = Job.objects.create(org=cast.org, namespace=cast.deploy, kind="embedding.fill")
         self.secret_job = Job.objects.create(org=cast.org, namespace=cast.secret, kind="embedding.fill")
+        self.erasure = ErasureRequest.objects.create(
+            org=cast.org, namespace=cast.deploy, user_id="bob", reason="asked", requested_by="owner",
+            state="parked",
+        )  # fmt: skip
+        self.imported = ImportedAudit.objects.create(
+            namespace=cast.deploy, row='{"seq": 1, "at": "2026-01-01T00:00:00Z", "op": "memory.set"}'
+        )
         self.token, _ = services.token_create(principal=cast.people["writer"], org=cast.org)
         self.foreign_token, _ = services.token_create(principal=cast.people["stranger"], org=cast.foreign.org)
         self.group, _ = administration.group_create(org=cast.org, name="operators")
@@ -119,6 +126,11 @@ PAGES = [
     Page("governance_auditevent_change", AUDITORS, _pk("event")),
     Page("governance_auditevent_change", FOREIGN, _pk("foreign_event")),
     Page("governance_auditevent_verify", (), refused=405),
+    Page("governance_erasurerequest_changelist", EVERYBODY),
+    Page("governance_erasurerequest_new", (*ADMINS, "admin", "stranger"), refused=403),
+    Page("governance_erasurerequest_change", (*ADMINS, "admin"), _pk("erasure")),
+    Page("governance_importedaudit_changelist", EVERYBODY),
+    Page("governance_importedaudit_change", AUDITORS, _pk("imported")),
     Page("governance_namespace_changelist", EVERYBODY),
     Page("governance_namespace_new", ADMINS, refused=403),
     Page("governance_namespace_change", MEMBERS, _pk("cast.deploy")),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from governance.models import Job
+from governance.models import ErasureRequest, Job
 from tests.conftest import Cast
 
-Need = Literal["viewer", "writer", "admin"]
+Need = Literal["viewer", "writer", "reviewer", "admin"]
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,28 @@ class Example:
     exact: bool = False
     # One of several optional fields is needed.
     some_field: bool = False
+    # Its rows are at home in the namespace, whatever agent, user or session the call says.
+    ignores_identity: bool = False
+    # A read of the console: where no namespace is, its role is missed first.
+    console_read: bool = False
 
 
 # `living`, `second`, `locked`, `gone` and `private` are keys of `seed`; JOB, LIVING and FACT stand for ids.
-JOB, LIVING, FACT = "<job>", "<living>", "<fact>"
+JOB, LIVING, FACT, ERASURE = "<job>", "<living>", "<fact>", "<erasure>"
 EXAMPLES: dict[str, Example] = {
+    "audit.list": Example("reviewer", {"limit": 5}, console_read=True),
+    "audit.verify": Example("admin", {}, console_read=True),
+    "erasure.request": Example(
+        "admin",
+        {"memory_ids": [LIVING], "reason": "asked for"},
+        audited=1,
+        elsewhere=404,
+        some_field=True,
+        ignores_identity=True,
+    ),
+    "erasure.resume": Example(
+        "admin", {"erasure_id": ERASURE}, audited=1, elsewhere=404, ignores_identity=True
+    ),
     "context.pack": Example("viewer", {"query": "living"}, some_field=True),
     "fact.correct": Example(
         "writer", {"factId": FACT, "value": "Bolt", "validFrom": "2024-01-01"}, by_id=True, audited=1
@@ -154,7 +171,13 @@ def seed(cast: Cast) -> dict[str, str]:
     usual = {"name": "Usual", "situation": "The usual work comes up", "steps": ["One", "Two"]}
     assert cast.run("procedure.add", usual).status == 200
     job = Job.objects.create(org=cast.org, namespace=cast.team, kind="nothing")
-    return {JOB: str(job.pk), LIVING: ids["living"], FACT: str(fact["factId"])}
+    erasure = ErasureRequest.objects.create(
+        org=cast.org, namespace=cast.team, user_id="nobody", reason="asked for", requested_by="owner",
+        state="parked",
+    )  # fmt: skip
+    return {
+        JOB: str(job.pk), LIVING: ids["living"], FACT: str(fact["factId"]), ERASURE: str(erasure.pk)
+    }  # fmt: skip
 
 
 def _filled(value: Any, ids: dict[str, str]) -> Any:

@@ -194,7 +194,7 @@ def _status(
         # Without a namespace and without a default the call is at fault; a default that is not there for
         # the caller is not there.
         return 400 if namespace is None else 404
-    if example.needs != "viewer" and not may_write_here:
+    if example.needs != "viewer" and not may_write_here and not example.console_read:
         return 404
     if rank < RANK[example.needs]:
         return 403
@@ -208,7 +208,7 @@ def _status(
     at_home = (
         org == "acme"
         and namespace == "team"
-        and (not where.other or op.startswith("procedure."))
+        and (not where.other or op.startswith("procedure.") or example.ignores_identity)
         and not (bound and example.exact)
     )
     return example.at_home if at_home else example.elsewhere

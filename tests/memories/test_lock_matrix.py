@@ -16,6 +16,7 @@ import pytest
 from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
+from governance.models import ErasureRequest
 from governance.tenancy import Credentials
 from loomsite.doors.tools import Access, call_tool
 from loomsite.ops import CODES, Door, Role, all_ops, get
@@ -100,6 +101,14 @@ def _flagged(cast: Cast) -> None:
     assert cast.run("memory.set", {"memory_key": "k", "value": FLAGGED}).status == 200
 
 
+def _parked(cast: Cast) -> None:
+    ErasureRequest.objects.create(
+        pk=PARKED, org=cast.org, namespace=cast.team, user_id="bob", reason="r", requested_by="owner",
+        state="parked",
+    )  # fmt: skip
+
+
+PARKED = 10**6
 KEY = {"memory_key": "k"}
 SET = {
     "a value": Cell("value", {**KEY, "value": 2}),
@@ -115,6 +124,9 @@ SET = {
 }
 APPLY = {"keys": ["k"], "reason": "r", "dry_run": False}
 CELLS: dict[str, dict[str, Cell]] = {
+    # An erasure is parked by what guards its rows; tests/compliance/test_erasure.py proves that.
+    "erasure.request": {"of others": Cell("none", {"user_id": "bob", "reason": "r"}, console_only=True)},
+    "erasure.resume": {"of others": Cell("none", {"erasure_id": PARKED}, _parked, console_only=True)},
     "hold.add": {"another": Cell("lock", {**KEY, "matter": "new", "reason": "r"})},
     "hold.release": {"one": Cell("lock", {**KEY, "matter": "case 0", "reason": "r"}, console_only=True)},
     "memory.apply": {
