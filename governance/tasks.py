@@ -10,7 +10,7 @@ from typing import Any
 
 from celery import shared_task
 
-from governance import audit, erasure, jobs, services
+from governance import audit, erasure, jobs, plans, services
 from governance.jobs import JobRun, job
 
 JOB_LIMIT_S = 3600
@@ -31,6 +31,12 @@ def sweep() -> None:
     services.worker_forget()
     audit.log_heads()
     audit.thin_anchors()
+
+
+@shared_task(name="governance.expire_plans", expires=60, soft_time_limit=120, time_limit=150)
+def expire_plans() -> None:
+    """Close what nobody decided in time."""
+    plans.plans_expire()
 
 
 @shared_task(name="governance.heartbeat", expires=10, soft_time_limit=30, time_limit=40)

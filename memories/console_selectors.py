@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from django.db import connection
 from django.db.models import BooleanField, Case, CharField, Count, F, Q, QuerySet, Value, When
 from django.db.models.functions import Left, Length, Now
+from governance.diffs import DiffLine, diff
 
 from governance.console import COUNT_LIMIT, Sight
 from governance.console import Count as BoundedCount
@@ -17,7 +18,6 @@ from governance.models import AuditEvent, Hold
 from governance.templatetags.console import pretty
 from loomsite.ops import Role
 from memories.analysis import query_terms
-from memories.diffs import DiffLine, diff
 from memories.models import Flag, Memory, MemoryVersion, Posting, RawSession, RawTurn, Status
 
 EXPIRING_DAYS = 7

@@ -19,7 +19,7 @@ from django.conf import settings
 from django.db import connection
 from pgvector import HalfVector
 
-from governance import policy
+from governance import review
 from governance import services as governance
 from governance.clock import iso
 from governance.locks import RANK, LockState, compare, locked, quoted, require_plain
@@ -30,9 +30,12 @@ from memories.analysis import flatten, search_text, term_frequencies
 from memories.embedders import EmbedderUnavailable, get_embedder, is_zero
 from memories.models import OnExpire, Status
 from memories.nodes import Guarded, finder
+from memories.planning import target
 from memories.screening import Spans, advise, screen, screened_text, text_sha256, write_flags
 
 STRIPES = 16
+# Rows that one statement of a bulk change takes.
+MANY = 1000
 FILL_JOB = "embedding.fill"
 # Shorter texts than this say too little alone; their key then speaks for them too.
 SHORT_TEXT = 32
@@ -120,6 +123,11 @@ class Row:
 def _ended(state: State) -> str:
     """What an expiry makes of the memory."""
     return Status.STALE if state.on_expire == OnExpire.STALE else Status.DELETED
+
+
+def without_value(row: Row) -> Row:
+    """The row for a change that does not need its value, so that many rows are held at once cheaply."""
+    return row if row.overdue else replace(row, state=replace(row.state, value=None))
 
 
 LOCK_IN_FORCE = "(m.lock_mode <> 'none' AND (m.lock_until IS NULL OR m.lock_until > clock_timestamp()))"
@@ -351,9 +359,7 @@ class Gateway:
         Raises OpError 423 when the row's lock refuses an effect of the change, and 409 when the content
         belongs to another app.
         """
-        if self._manages is None or not key.startswith(self._manages):
-            keeps = row is not None and _kept(row.state) == _kept(state)
-            refuse_managed(key, ends=keeps and state.status != Status.SUPERSEDED)
+        self._require_own(row, key, state)
         if row is None:
             fresh = self._insert(key, who, state, kind, **options)
             if fresh is not None:
@@ -365,10 +371,80 @@ class Gateway:
             raise MadeMeanwhile(made)
         if state == row.state:
             return row
+        self._require_unlocked(row, state)
+        return self._update(row, state, kind, **options)
+
+    def require(self, row: Row, state: State) -> None:
+        """OpError 423 or 409 when the row may not become `state`."""
+        self._require_own(row, row.key, state)
+        if state != row.state:
+            self._require_unlocked(row, state)
+
+    def _require_own(self, row: Row | None, key: str, state: State) -> None:
+        if self._manages is None or not key.startswith(self._manages):
+            keeps = row is not None and _kept(row.state) == _kept(state)
+            refuse_managed(key, ends=keeps and state.status != Status.SUPERSEDED)
+
+    def _require_unlocked(self, row: Row, state: State) -> None:
         for effect in effects_of(row.state, state):
             if row.lock.refuses(effect):
                 raise locked(row.lock, effect, self.ctx.op.name, row.key, row.id)
-        return self._update(row, state, kind, **options)
+
+    def write_many(
+        self, changes: Sequence[tuple[Row, State]], kind: str, *, governed: bool = False
+    ) -> dict[int, Row]:
+        """`write` for many rows whose status, expiry or confidence moves and nothing else; the rows by id.
+
+        A few statements for each thousand rows, and no value passes through this process. Rows that an
+        expiry has overtaken are to be materialised before. Raises OpError as `write` does.
+        """
+        for row, state in changes:
+            self.require(row, state)
+        fresh = {row.id: row for row, _ in changes}
+        moved = [(row, state) for row, state in changes if state != row.state]
+        for first in range(0, len(moved), MANY):
+            fresh |= self._update_many(moved[first : first + MANY], kind, governed)
+        return fresh
+
+    def _update_many(self, moved: Sequence[tuple[Row, State]], kind: str, governed: bool) -> dict[int, Row]:
+        ctx = self.ctx
+        ids = [row.id for row, _ in moved]
+        with connection.cursor() as cursor:
+            cursor.execute(
+                """UPDATE memories_memory m SET status = c.status, expires_at = c.expires_at,
+                     on_expire = c.on_expire, confidence = c.confidence, governed = %s,
+                     canonical_key = CASE WHEN c.status = 'active' THEN '' ELSE m.canonical_key END,
+                     version = m.version + 1, updated_at = clock_timestamp()
+                   FROM unnest(%s::bigint[], %s::text[], %s::timestamptz[], %s::text[], %s::float8[])
+                     AS c (id, status, expires_at, on_expire, confidence)
+                   WHERE m.id = c.id RETURNING m.id, m.version, m.updated_at""",
+                [
+                    governed, ids, [str(s.status) for _, s in moved], [s.expires_at for _, s in moved],
+                    [str(s.on_expire) for _, s in moved], [s.confidence for _, s in moved],
+                ],
+            )  # fmt: skip
+            now = {id_: rest for id_, *rest in cursor.fetchall()}
+            cursor.execute(
+                """INSERT INTO memories_memoryversion (memory_id, version, kind, status, value,
+                     content_sha256, memory_type, tags, metadata, confidence, pinned, expires_at, on_expire,
+                     source_class, source_trace, at, principal, token_prefix, agent, reason, request_id)
+                   SELECT id, version, %s, status, value, content_sha256, memory_type, tags, metadata,
+                     confidence, pinned, expires_at, on_expire, source_class, source_trace, updated_at,
+                     %s, %s, %s, %s, %s
+                   FROM memories_memory WHERE id = ANY(%s) ORDER BY id""",
+                [
+                    kind, ctx.caller.principal, ctx.caller.token_prefix,
+                    ctx.agent or ctx.caller.bound_agent or "", ctx.reason, ctx.request_id, ids,
+                ],
+            )  # fmt: skip
+        fresh = {}
+        for row, state in moved:
+            version, updated_at = now[row.id]
+            after = replace(row, version=version, state=state, governed=governed, updated_at=updated_at)
+            self._record(after, row, kind, ctx.reason)
+            self._count(row, after)
+            fresh[row.id] = after
+        return fresh
 
     def materialize_expiry(self, row: Row) -> Row:
         """Write what an overdue expiry means, so that the history keeps the gap before the next version."""
@@ -493,7 +569,11 @@ class Gateway:
                 why, ctx.request_id, row.updated_at,
             ]
         )  # fmt: skip
-        ctx.record(
+        self._record(row, before, kind, why)
+
+    def _record(self, row: Row, before: Row | None, kind: str, why: str) -> None:
+        state = row.state
+        self.ctx.record(
             AuditEntry(
                 target=row.key,
                 before_version=before.version if before else None,
@@ -873,7 +953,9 @@ def memory_delete(gate: Gateway, key: str) -> tuple[Row | None, bool]:
     if fresh.state.status == Status.DELETED:
         return fresh, False
     state = replace(fresh.state, status=Status.DELETED)
-    return gate.write(fresh, row.key, row.identity, state, "delete"), True
+    gone = gate.write(fresh, row.key, row.identity, state, "delete")
+    review.consider(gate.ctx, "memory.delete", lambda: [target(row, Status.DELETED)])
+    return gone, True
 
 
 _DELETABLE = (Status.ACTIVE, Status.STALE, Status.SUPERSEDED)
@@ -892,8 +974,8 @@ _ENDED = (Status.DELETED, *_REVIEWED)
 def memory_restore(gate: Gateway, key: str) -> tuple[Row, bool]:
     """Bring back what stood before a memory ended, as a new version; an active memory is a no-op.
 
-    Anybody who may write undoes an ordinary tombstone; what governance did, a reviewer undoes in the
-    console. Raises OpError 404, 403, and 423 when a lock or hold guards the row as it stands.
+    Anybody who may write undoes an ordinary tombstone; what governance did goes to review. Raises OpError
+    404, and 423 when a lock or hold guards the row as it stands.
     """
     refuse_managed(key, ends=True)
     row = gate.by_key(key, (*_ENDED, Status.ACTIVE), first=_ENDED)
@@ -901,9 +983,7 @@ def memory_restore(gate: Gateway, key: str) -> tuple[Row, bool]:
         raise not_found(f"{key}: nothing ended stands under this key; memory.history shows its versions.")
     if row.served:
         return row, False
-    row = gate.materialize_expiry(row)
-    if row.governed or row.state.status in _REVIEWED:
-        policy.require_direct(gate.ctx, "memory.restore governed", 1)
+    found, row = row, gate.materialize_expiry(row)
     if row.state.status == Status.DELETED and gate.now() >= recoverable_until(row):
         raise not_found(f"{key}: its time to be restored ended on {iso(recoverable_until(row))}.")
     status = _status_before(row)
@@ -911,7 +991,10 @@ def memory_restore(gate: Gateway, key: str) -> tuple[Row, bool]:
     if status == Status.ACTIVE:
         state = replace(state, expires_at=_ahead(gate, row.state))
     governed = status in (Status.REJECTED, Status.ARCHIVED)
-    return gate.write(row, row.key, row.identity, state, "restore", governed=governed), True
+    fresh = gate.write(row, row.key, row.identity, state, "restore", governed=governed)
+    if row.governed or row.state.status in _REVIEWED:
+        review.consider(gate.ctx, "memory.restore", lambda: [target(found, status)])
+    return fresh, True
 
 
 def _status_before(row: Row) -> str:
@@ -1036,6 +1119,7 @@ def memory_unlock(
         )
         cursor.execute("SELECT set_config('loom.loosen', '', true)")
     _record_lock(gate, row, LockState(), reason)
+    review.consider(gate.ctx, "memory.unlock", lambda: [target(row, "lock loosened")])
     return row, True
 
 

@@ -37,7 +37,7 @@ class Migration(migrations.Migration):
     """The table and the function."""
 
     dependencies = [
-        ("governance", "0005_imported_audit"),
+        ("governance", "0007_plans_frozen"),
     ]
 
     operations = [

@@ -15,6 +15,7 @@ Handler = Callable[[Context, Any], dict[str, Any]]
 OPS_MODULES = (
     "governance.ops",
     "governance.compliance_ops",
+    "governance.plan_ops",
     "memories.ops",
     "memories.action_ops",
     "memories.raw_ops",
@@ -60,6 +61,10 @@ class Op:
     idempotent: bool = False
     audited: bool = True
     scoped: bool = True
+    # May wait for a person by the namespace's policy: then it answers 202 and its `state` is pending_review.
+    reviewed: bool = False
+    # Of such an op for reviewers and admins: the role from which a call in the console makes a plan.
+    planned_from: Role | None = None
     # Of an op that names a row by its id: puts the call where the row is, in whatever namespace of the
     # caller. False when this call names none.
     locate: Callable[[Context, Any], bool] | None = None

@@ -159,5 +159,6 @@ CELERY_BEAT_SCHEDULE = {
     "sweep": {"task": "governance.sweep", "schedule": float(LOOM_SWEEP_S)},
     "expire": {"task": "memories.expire_due", "schedule": float(LOOM_SWEEP_S)},
     "purge": {"task": "memories.purge_due", "schedule": 60.0},
+    "plans": {"task": "governance.expire_plans", "schedule": float(LOOM_SWEEP_S)},
     "rescan": {"task": "memories.rescan", "schedule": float(LOOM_SWEEP_S)},
 }

@@ -33,10 +33,12 @@ class Example:
     ignores_identity: bool = False
     # A read of the console: where no namespace is, its role is missed first.
     console_read: bool = False
+    # In the console, a writer without the role makes a plan of it.
+    planned: bool = False
 
 
-# `living`, `second`, `locked`, `gone` and `private` are keys of `seed`; JOB, LIVING and FACT stand for ids.
-JOB, LIVING, FACT, ERASURE = "<job>", "<living>", "<fact>", "<erasure>"
+# `living`, `second`, `locked`, `gone` and `private` are keys of `seed`; the rest stand for ids.
+JOB, LIVING, FACT, ERASURE, PLAN = "<job>", "<living>", "<fact>", "<erasure>", "<plan>"
 EXAMPLES: dict[str, Example] = {
     "audit.list": Example("reviewer", {"limit": 5}, console_read=True),
     "audit.verify": Example("admin", {}, console_read=True),
@@ -69,7 +71,11 @@ EXAMPLES: dict[str, Example] = {
         elsewhere=404,
     ),
     "hold.release": Example(
-        "admin", {"memory_key": "locked", "matter": "case 1", "reason": "closed"}, audited=1, elsewhere=404
+        "admin",
+        {"memory_key": "locked", "matter": "case 1", "reason": "closed"},
+        audited=1,
+        elsewhere=404,
+        planned=True,
     ),
     "job.get": Example("viewer", {"job_id": JOB}, in_namespace=False),
     "lock.list": Example("viewer", {}),
@@ -121,7 +127,7 @@ EXAMPLES: dict[str, Example] = {
     "memory.set": Example("writer", {"memory_key": "living", "value": "another"}, audited=1),
     "memory.set_many": Example("writer", {"items": [{"memory_key": "fresh", "value": 1}]}, audited=1),
     "memory.unlock": Example(
-        "admin", {"memory_key": "locked", "reason": "it may go"}, audited=1, elsewhere=404
+        "admin", {"memory_key": "locked", "reason": "it may go"}, audited=1, elsewhere=404, planned=True
     ),
     "memory.unpin": Example("writer", {"memory_key": "living"}, elsewhere=404),
     "memory.update": Example("writer", {"memory_key": "living", "value": "another"}, audited=1),
@@ -129,6 +135,10 @@ EXAMPLES: dict[str, Example] = {
     "ops.capabilities": Example("viewer", {}, in_namespace=False),
     "ops.health": Example("viewer", {}, in_namespace=False),
     "ops.whoami": Example("viewer", {}, in_namespace=False),
+    "plan.get": Example("viewer", {"plan_id": PLAN}, by_id=True),
+    "plan.list": Example("viewer", {}),
+    # Whoever asked for it withdraws it, and nobody else.
+    "plan.withdraw": Example("writer", {"plan_id": PLAN}, by_id=True, audited=1, at_home=403),
     "raw.append": Example("writer", {"session_id": "talk", "role": "user", "content": "hello"}, audited=1),
     "raw.get": Example("viewer", {"session_id": "talk"}),
     "raw.list_sessions": Example("viewer", {}),
@@ -175,9 +185,22 @@ def seed(cast: Cast) -> dict[str, str]:
         org=cast.org, namespace=cast.team, user_id="nobody", reason="asked for", requested_by="owner",
         state="parked",
     )  # fmt: skip
+    waits = cast.run(
+        "memory.govern",
+        {
+            "ids": [ids["second"]], "action": "delete", "reason": "old", "confirm_destructive": True,
+            "expected_versions": {ids["second"]: 1},
+        },
+    )  # fmt: skip
+    assert waits.status == 202
+    plan = str(waits.body["plan_id"])
     return {
-        JOB: str(job.pk), LIVING: ids["living"], FACT: str(fact["factId"]), ERASURE: str(erasure.pk)
-    }  # fmt: skip
+        JOB: str(job.pk),
+        LIVING: ids["living"],
+        FACT: str(fact["factId"]),
+        ERASURE: str(erasure.pk),
+        PLAN: plan,
+    }
 
 
 def _filled(value: Any, ids: dict[str, str]) -> Any:
