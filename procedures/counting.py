@@ -33,6 +33,23 @@ class Count(NamedTuple):
         return self.total, self.ok
 
 
+class Counts(NamedTuple):
+    """Runs, and how many of them succeeded."""
+
+    total: int = 0
+    ok: int = 0
+
+    @property
+    def failed(self) -> int:
+        """Runs that failed."""
+        return self.total - self.ok
+
+    @property
+    def smoothed(self) -> float:
+        """Laplace's rule of succession: (ok + 1) / (total + 2)."""
+        return (self.ok + 1) / (self.total + 2)
+
+
 NONE = Count()
 _Cells = dict[Any, list[int]]
 
