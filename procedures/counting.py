@@ -60,6 +60,8 @@ class Tally:
 
     total: int = 0
     ok: int = 0
+    pathed: int = 0
+    """Runs that say where they went; the others are no evidence on what is used."""
     _nodes: _Cells = field(default_factory=dict)
     _edges: _Cells = field(default_factory=dict)
 
@@ -68,6 +70,7 @@ class Tally:
         won = 1 if ok else 0
         self.total += 1
         self.ok += won
+        self.pathed += 1 if path else 0
         _count(self._nodes, path, won)
         _count(self._edges, list(zip(path, path[1:], strict=False)), won)
 
@@ -75,10 +78,26 @@ class Tally:
         """Add what another tally counted."""
         self.total += other.total
         self.ok += other.ok
+        self.pathed += other.pathed
         for mine, theirs in ((self._nodes, other._nodes), (self._edges, other._edges)):
             for key, cell in theirs.items():
                 have = mine.get(key)
                 mine[key] = list(cell) if have is None else [a + b for a, b in zip(have, cell, strict=True)]
+
+    def copy(self) -> Tally:
+        """Another tally with the same counts."""
+        return Tally(
+            self.total,
+            self.ok,
+            self.pathed,
+            {id_: cell.copy() for id_, cell in self._nodes.items()},
+            {pair: cell.copy() for pair, cell in self._edges.items()},
+        )
+
+    @property
+    def counts(self) -> Counts:
+        """The runs counted, and their successes."""
+        return Counts(self.total, self.ok)
 
     def node(self, id_: str) -> Count:
         """The visits of a node."""
@@ -99,10 +118,14 @@ class Tally:
         return {pair: Count(*cell) for pair, cell in self._edges.items()}
 
     def stored(self) -> dict[str, Any]:
-        """As JSON, sorted: {total, ok, nodes: [[id, total, ok, runs, runs_ok]], edges: [[src, dst, ...]]}."""
+        """As JSON, sorted: {total, ok, pathed, nodes: [[id, total, ok, runs, runs_ok]], edges}.
+
+        `edges` is [[src, dst, total, ok, runs, runs_ok]].
+        """
         return {
             "total": self.total,
             "ok": self.ok,
+            "pathed": self.pathed,
             "nodes": sorted([id_, *cell] for id_, cell in self._nodes.items()),
             "edges": sorted([src, dst, *cell] for (src, dst), cell in self._edges.items()),
         }
@@ -113,6 +136,7 @@ class Tally:
         return cls(
             int(stored.get("total", 0)),
             int(stored.get("ok", 0)),
+            int(stored.get("pathed", 0)),
             {id_: list(cell) for id_, *cell in stored.get("nodes", ())},
             {(src, dst): list(cell) for src, dst, *cell in stored.get("edges", ())},
         )

@@ -175,7 +175,7 @@ def _add_floor(points: list[Point], mass: float) -> None:
 
 
 def _composite(density: _Beta, drop: float, start: float, high: float, nodes: int) -> list[Point]:
-    """Points of the density of the new rate p under C: Beta(p0) / (p0 - drop) integrated over p0 > p + drop."""
+    """The density of the new rate p under C: Beta(p0) / (p0 - drop), summed over p0 > p + drop."""
     if high <= start:
         return []
     left, right = start - drop, high - drop
