@@ -51,6 +51,8 @@ class Counts(NamedTuple):
 
 
 NONE = Count()
+# By key: failed runs, successful runs, and the visits of either that were not a run's first. Most paths name
+# nothing twice, and then a visit is one addition.
 _Cells = dict[Any, list[int]]
 
 
@@ -102,20 +104,20 @@ class Tally:
     def node(self, id_: str) -> Count:
         """The visits of a node."""
         cell = self._nodes.get(id_)
-        return NONE if cell is None else Count(*cell)
+        return NONE if cell is None else _count_of(cell)
 
     def edge(self, src: str, dst: str) -> Count:
         """The traversals of a transition."""
         cell = self._edges.get((src, dst))
-        return NONE if cell is None else Count(*cell)
+        return NONE if cell is None else _count_of(cell)
 
     def nodes(self) -> dict[str, Count]:
         """Every visited id, declared or not."""
-        return {id_: Count(*cell) for id_, cell in self._nodes.items()}
+        return {id_: _count_of(cell) for id_, cell in self._nodes.items()}
 
     def edges(self) -> dict[tuple[str, str], Count]:
         """Every transition taken, declared or not."""
-        return {pair: Count(*cell) for pair, cell in self._edges.items()}
+        return {pair: _count_of(cell) for pair, cell in self._edges.items()}
 
     def stored(self) -> dict[str, Any]:
         """As JSON, sorted: {total, ok, pathed, nodes: [[id, total, ok, runs, runs_ok]], edges}.
@@ -126,8 +128,8 @@ class Tally:
             "total": self.total,
             "ok": self.ok,
             "pathed": self.pathed,
-            "nodes": sorted([id_, *cell] for id_, cell in self._nodes.items()),
-            "edges": sorted([src, dst, *cell] for (src, dst), cell in self._edges.items()),
+            "nodes": sorted([id_, *count] for id_, count in self.nodes().items()),
+            "edges": sorted([src, dst, *count] for (src, dst), count in self.edges().items()),
         }
 
     @classmethod
@@ -137,23 +139,39 @@ class Tally:
             int(stored.get("total", 0)),
             int(stored.get("ok", 0)),
             int(stored.get("pathed", 0)),
-            {id_: list(cell) for id_, *cell in stored.get("nodes", ())},
-            {(src, dst): list(cell) for src, dst, *cell in stored.get("edges", ())},
+            {id_: _cell_of(count) for id_, *count in stored.get("nodes", ())},
+            {(src, dst): _cell_of(count) for src, dst, *count in stored.get("edges", ())},
         )
 
 
 def _count(cells: _Cells, seen: Sequence[Any], won: int) -> None:
-    met = set()
+    met = set(seen)
+    if len(met) == len(seen):
+        for key in seen:
+            try:
+                cells[key][won] += 1
+            except KeyError:
+                cells[key] = [1 - won, won, 0, 0]
+        return
     for key in seen:
         cell = cells.get(key)
         if cell is None:
             cell = cells[key] = [0, 0, 0, 0]
-        cell[0] += 1
-        cell[1] += won
-        if key not in met:
-            met.add(key)
-            cell[2] += 1
-            cell[3] += won
+        if key in met:
+            met.discard(key)
+            cell[won] += 1
+        else:
+            cell[won + 2] += 1
+
+
+def _count_of(cell: Sequence[int]) -> Count:
+    failed, won, failed_again, won_again = cell
+    return Count(failed + won + failed_again + won_again, won + won_again, failed + won, won)
+
+
+def _cell_of(count: Sequence[int]) -> list[int]:
+    total, ok, runs, runs_ok = count
+    return [runs - runs_ok, runs_ok, total - ok - (runs - runs_ok), ok - runs_ok]
 
 
 def tally_of(runs: Iterable[tuple[Sequence[str], bool]]) -> Tally:

@@ -1,7 +1,7 @@
 """Folding runs into what evolve judges by. Pure: the state after some runs does not depend on the calls.
 
-`fold` is a left fold over the ledger in its order: folding it in any pieces gives the same state, byte for byte
-when stored. The state holds counts only, so it grows with the ids that paths name and not with the runs.
+`fold` is a left fold over the ledger in its order: folding it in any pieces gives the same state, byte for
+byte when stored. The state holds counts only, so it grows with the ids that paths name and not with the runs.
 """
 
 from __future__ import annotations
