@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from procedures.counting import Count, Counts, Tally
-from procedures.folding import SOURCES_NEEDED, RevisionState, Sources
+from procedures.folding import (
+    SOURCES_NEEDED,
+    TEMPLATE_KEPT_RATE,
+    TEMPLATE_RATE,
+    TEMPLATE_RUNS,
+    RevisionState,
+    Sources,
+)
 from procedures.graph import Graph, proven_path
 
 # Dead ends
@@ -244,10 +251,6 @@ def strikes(state: RevisionState, limit: int, *, shared: bool) -> Strikes:
 
 # Template
 
-TEMPLATE_RUNS = 10
-TEMPLATE_RATE = 0.8
-TEMPLATE_KEPT_RATE = 0.7
-
 
 @dataclass(frozen=True)
 class Template:
@@ -267,7 +270,6 @@ class Template:
 def template(
     state: RevisionState,
     *,
-    is_template: bool,
     pending: bool,
     quarantined: bool,
     dead_ends_left: bool,
@@ -275,18 +277,19 @@ def template(
 ) -> Template:
     """Promotion and demotion by the runs of the revision in force.
 
-    A template stays one until its smoothed rate falls below 0.7, as long as the other conditions hold.
+    A template stays one until its smoothed rate falls below 0.7 (`RevisionState.proven`), as long as the other
+    conditions hold.
     `dead_ends_left`: the linear steps still hold a dead end.
     """
     runs = state.tally.counts
-    needed = TEMPLATE_KEPT_RATE if is_template else TEMPLATE_RATE
+    needed = TEMPLATE_KEPT_RATE if state.proven else TEMPLATE_RATE
     conditions = {
         "a revision is pending": not pending,
         "quarantined": not quarantined,
         f"fewer than {TEMPLATE_RUNS} runs on this revision": runs.total >= TEMPLATE_RUNS,
-        f"success rate below {needed}": runs.smoothed >= needed,
+        f"success rate below {needed}": state.proven or runs.total < TEMPLATE_RUNS,
         "a dead end is left in the steps": not dead_ends_left,
-        "successes of one session only": is_template or enough_sources(state.ok_sources, shared),
+        "successes of one session only": enough_sources(state.ok_sources, shared),
     }
     missing = tuple(what for what, holds in conditions.items() if not holds)
     return Template(not missing, runs, runs.smoothed, needed, state.ok_sources.count, missing)

@@ -14,6 +14,9 @@ from procedures.counting import Tally
 
 SOURCES_NEEDED = 2
 """More distinct sources than this are not kept: the rules ask for two."""
+TEMPLATE_RUNS = 10
+TEMPLATE_RATE = 0.8
+TEMPLATE_KEPT_RATE = 0.7
 NO_SESSION = ("", "-")
 """Values of `session_id` that name no session."""
 
@@ -89,11 +92,21 @@ class RevisionState:
     """Who reported those."""
     ok_sources: Sources = field(default_factory=Sources)
     """Who reported successes."""
+    proven: bool = False
+    """The smoothed rate reached 0.8 at 10 runs or later, and has not been below 0.7 since.
+
+    Kept run by run: judged at each evolve, it would depend on when somebody asked.
+    """
 
     def add(self, run: FoldedRun) -> None:
         """Fold one run into this state."""
         path, ok, _, principal, session = run
-        self.tally.add(path, ok)
+        tally = self.tally
+        tally.add(path, ok)
+        if self.proven or tally.total >= TEMPLATE_RUNS:
+            # Less a hair: 0.7 of 10 is not 7 in binary.
+            needed = TEMPLATE_KEPT_RATE if self.proven else TEMPLATE_RATE
+            self.proven = tally.ok + 1 >= needed * (tally.total + 2) - 1e-9
         if ok:
             if self.strikes:
                 self.strikes = 0
@@ -110,6 +123,7 @@ class RevisionState:
             self.strikes,
             Sources(list(self.strike_sources.kept)),
             Sources(list(self.ok_sources.kept)),
+            self.proven,
         )
 
     def restored(self) -> RevisionState:
@@ -117,14 +131,17 @@ class RevisionState:
 
         Whoever sums revisions up counts either this one or the one it restores, not both.
         """
-        return RevisionState(self.tally.copy(), ok_sources=Sources(list(self.ok_sources.kept)))
+        return RevisionState(
+            self.tally.copy(), ok_sources=Sources(list(self.ok_sources.kept)), proven=self.proven
+        )
 
     def stored(self) -> dict[str, Any]:
-        """As JSON: `Tally.stored` and {strikes, strike_sources, ok_sources}; `Tally.read` reads its part."""
+        """As JSON: `Tally.stored` and {strikes, strike_sources, ok_sources, proven}; `Tally.read` reads its part."""
         return self.tally.stored() | {
             "strikes": self.strikes,
             "strike_sources": self.strike_sources.stored(),
             "ok_sources": self.ok_sources.stored(),
+            "proven": self.proven,
         }
 
     @classmethod
@@ -135,6 +152,7 @@ class RevisionState:
             int(stored.get("strikes", 0)),
             Sources.read(stored.get("strike_sources", ())),
             Sources.read(stored.get("ok_sources", ())),
+            bool(stored.get("proven", False)),
         )
 
 
