@@ -31,6 +31,8 @@ BUSY_STATES = RETRY_STATES | {"57014", "55P03", "25P03", "25006"}
 BUSY_CLASSES = frozenset({"53"})  # out of connections, memory or disk
 ATTEMPTS = 8
 NO_SUCH_NAMESPACE = "No such namespace for this caller; namespace.list shows yours."
+# States of an answer that tell of a job which has not ended.
+UNFINISHED = frozenset({"queued", "running"})
 # What means "none" and "any" in the other identity fields; a namespace called so would be a trap.
 NO_NAMESPACE = frozenset({"-", "*"})
 
@@ -236,19 +238,22 @@ def _write(ctx: Context, call: _Call, payload: dict[str, Any], key: str | None) 
         ctx.on_commit.clear()
         ctx.degraded.clear()
         ctx.namespace_id = namespace_id
-    if ctx.op.after_commit is not None and not _is_dry_run(data):
-        answer = Answer(answer.status, ctx.op.after_commit(ctx, answer.body), answer.headers)
+    if ctx.op.after_commit is not None and not _is_dry_run(ctx.op, data):
+        body = ctx.op.after_commit(ctx, answer.body)
+        _require_output(ctx.op, body)
+        answer = Answer(202 if body.get("state") in UNFINISHED else answer.status, body, answer.headers)
     if replayed:
         answer.headers["Idempotent-Replayed"] = "true"
     return answer
 
 
-def _is_dry_run(data: OpInput) -> bool:
-    return bool(getattr(data, "dry_run", False))
+def _is_dry_run(op: Op, data: OpInput) -> bool:
+    """Whether nothing of the transaction stays. A job's dry run has to leave the job."""
+    return bool(getattr(data, "dry_run", False)) and not op.dry_runs_in_job
 
 
 def _transaction(ctx: Context, data: OpInput, key: str | None, digest: bytes) -> tuple[Answer, bool]:
-    dry_run = _is_dry_run(data)
+    dry_run = _is_dry_run(ctx.op, data)
     advisories = list(ctx.advisories)
     with transaction.atomic():
         if key is not None and not dry_run:
@@ -284,16 +289,20 @@ def _answer(ctx: Context, status: int, body: dict[str, Any]) -> Answer:
         body["advisories"] = list(dict.fromkeys([*body.get("advisories", []), *ctx.advisories]))
     if ctx.degraded:
         body["degraded"] = sorted({*body.get("degraded", []), *ctx.degraded})
-    try:
-        ctx.op.output.model_validate(body)
-    except ValidationError as error:
-        raise RuntimeError(f"{ctx.op.name} answered outside its declared output: {error}") from error
+    _require_output(ctx.op, body)
     return Answer(status, body, {"X-Request-ID": ctx.request_id})
+
+
+def _require_output(op: Op, body: dict[str, Any]) -> None:
+    try:
+        op.output.model_validate(body)
+    except ValidationError as error:
+        raise RuntimeError(f"{op.name} answered outside its declared output: {error}") from error
 
 
 def _audit_refusal(ctx: Context, error: OpError, data: OpInput) -> None:
     """Refused destructive and locked calls are kept too, in a transaction of their own; dry runs are not."""
-    if _is_dry_run(data) or not policy.audits_refusal(ctx.op, error):
+    if _is_dry_run(ctx.op, data) or not policy.audits_refusal(ctx.op, error):
         return
     target = str(getattr(data, "memory_key", "") or error.fields.get("memory_key", ""))
     detail: dict[str, Any] = {"code": error.code}

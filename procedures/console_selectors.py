@@ -36,7 +36,7 @@ def status_of(procedure: Procedure) -> str:
     return ranking.status_of(
         quarantined=procedure.quarantined,
         template=procedure.template,
-        exercised=procedure.runs_total > 0,
+        exercised=procedure.runs_folded > 0,
         authored=procedure.authored,
     )
 

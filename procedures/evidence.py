@@ -277,8 +277,8 @@ def template(
 ) -> Template:
     """Promotion and demotion by the runs of the revision in force.
 
-    A template stays one until its smoothed rate falls below 0.7 (`RevisionState.proven`), as long as the other
-    conditions hold.
+    A template stays one until its smoothed rate falls below 0.7 (`RevisionState.proven`), as long as the
+    other conditions hold.
     `dead_ends_left`: the linear steps still hold a dead end.
     """
     runs = state.tally.counts

@@ -136,7 +136,7 @@ class RevisionState:
         )
 
     def stored(self) -> dict[str, Any]:
-        """As JSON: `Tally.stored` and {strikes, strike_sources, ok_sources, proven}; `Tally.read` reads its part."""
+        """As JSON: `Tally.stored`, whose part `Tally.read` reads, and the other fields by name."""
         return self.tally.stored() | {
             "strikes": self.strikes,
             "strike_sources": self.strike_sources.stored(),

@@ -152,7 +152,7 @@ def integrated_rate(prior: Counts, drop: float, runs: int = 50) -> IntegratedRat
     prior says of p0 - drop the density of C is constant; and where it has a logarithmic pole, at rate 0, the
     points are laid out in the cube root of the rate.
     """
-    nodes = 96 + 4 * math.isqrt(max(runs, 1))
+    nodes = 56 + 4 * math.isqrt(max(runs, 1))
     density = _Beta(prior.ok + 1, prior.failed + 1)
     low, high = density.support()
     at_least = min(max(low, drop + LEAST_RATE), high)
