@@ -340,6 +340,20 @@ def findings(
     )
 
 
+def findings_now(present: Found, settings: EvolveFields) -> Findings:
+    """What the folded counters say at present; reads only."""
+    rows = selectors.revision_rows(present.id)
+    counted = selectors.counted_once(rows)
+    states = selectors.folded_states(present.id, {*counted, present.revision})
+    every = Tally()
+    for number in counted:
+        every.merge(states[number].tally)
+    return findings(
+        selectors.present_graph(present), every, states[present.revision], settings,
+        pending=present.prior_revision is not None, shared=several_may_write(present.namespace_id),
+    )  # fmt: skip
+
+
 # Storing
 
 

@@ -41,7 +41,7 @@ class Procedure(models.Model):
     evidence = models.JSONField(default=dict, db_default={}, blank=True)
     # Gate settings stored in the console; they go before `metadata.evolve`.
     evolve_settings = models.JSONField(null=True, blank=True)
-    # The latest evolve that the server queued by itself.
+    # The job of the evolve that was queued last, whoever asked for it.
     evolve_job = models.BigIntegerField(null=True, blank=True)
     # The ledger's length and successes; the next run gets the number runs_total + 1.
     runs_total = models.BigIntegerField(default=0, db_default=0)

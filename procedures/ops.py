@@ -382,8 +382,8 @@ def _wait_for_evolve(ctx: Context, body: dict[str, Any]) -> dict[str, Any]:
         what="Folds the runs that are not yet counted, in a background worker: orders the steps by what "
         "worked, flags dead ends and fail-prone steps, keeps or reverts a pending revision, quarantines "
         "after failures in a row, names a template. 202 with job_id: not done in time, see job.get. 503 "
-        "NO_WORKER: the job stays queued. A read_only lock lets it count and report only. There is no undo of a fold; a "
-        "revert shows in memory.history.",
+        "NO_WORKER: the job stays queued. A read_only lock lets it count and report only. There is no undo "
+        "of a fold; a revert shows in memory.history.",
         when='"What have the runs taught us?", after reporting several runs, to settle a pending revision.',
         when_not="After every run: it happens by itself once runs pause. To report a run "
         "(procedure.record_run); to change the graph (procedure.revise).",
@@ -449,8 +449,8 @@ def _prepare_revise(ctx: Context, data: ReviseInput) -> _Proposed:
     text=AgentText(
         what="Puts another graph in force and holds it pending: procedure.evolve compares its runs with "
         "those before and keeps or reverts it. The graph in force changes nothing. 409 REVISION_PENDING: "
-        "one waits for its verdict. 409 REJECTED_TOPOLOGY: this graph was reverted before, with the numbers. 423 "
-        "LOCKED: it is read_only. Undo: revise to the graph before, with force.",
+        "one waits for its verdict. 409 REJECTED_TOPOLOGY: this graph was reverted before, with the numbers. "
+        "423 LOCKED: it is read_only. Undo: revise to the graph before, with force.",
         when='"Let us do this step otherwise", after a step failed or a better way was found.',
         when_not="For a new procedure or one that nothing has run (procedure.add); to try something apart "
         "(procedure.fork); to report a run (procedure.record_run).",

@@ -544,7 +544,7 @@ def _path(graph: Graph, given: Sequence[str]) -> tuple[list[str], list[str]]:
 def evolve_queue(ctx: Context, procedure_id: int, given: dict[str, Any], *, dry_run: bool = False) -> int:
     """Queue an evolve for the caller, whose name its changes bear; the job's id."""
     caller = ctx.caller
-    return governance.job_create(
+    job_id = governance.job_create(
         ctx=ctx,
         kind=EVOLVE_JOB,
         input={
@@ -561,6 +561,16 @@ def evolve_queue(ctx: Context, procedure_id: int, given: dict[str, Any], *, dry_
             "request_id": ctx.request_id,
         },
     )
+    if not dry_run:
+        with connection.cursor() as cursor:
+            # For the sweep and the console. Not worth waiting for an evolve that holds the row.
+            cursor.execute(
+                "UPDATE procedures_procedure SET evolve_job = %s WHERE memory_id IN "
+                "(SELECT memory_id FROM procedures_procedure WHERE memory_id = %s "
+                "FOR NO KEY UPDATE SKIP LOCKED)",
+                [job_id, procedure_id],
+            )
+    return job_id
 
 
 QUEUED_AT_ONCE = 200
@@ -572,7 +582,7 @@ def evolve_due() -> list[int]:
     """Queue an evolve for each procedure whose runs have paused; the ids of the jobs.
 
     The procedures themselves say that they have unfolded runs, so nothing is lost with the queue. One that
-    has an evolve of the server's own waiting gets no other.
+    has an evolve waiting gets no other.
     """
     made = []
     with transaction.atomic():
@@ -599,9 +609,6 @@ def evolve_due() -> list[int]:
                     op_name=EVOLVE_JOB,
                 )
                 made.append(evolve_queue(ctx, id_, {}))
-                cursor.execute(
-                    "UPDATE procedures_procedure SET evolve_job = %s WHERE memory_id = %s", [made[-1], id_]
-                )
     return made
 
 
