@@ -284,6 +284,12 @@ def test_a_crossing_before_the_least_number_of_runs_does_not_latch() -> None:
     assert walk_gate(gate, [False, False, False]).verdict == "revert"
 
 
+def test_a_statistic_on_its_bound_has_crossed_it() -> None:
+    # Two failures are 2 ln 4, and the bound is ln 16.
+    gate = Gate(GateSettings(min_runs=2), Counts(), 0.95, KnownRate(0.95, 0.8))
+    assert walk_gate(gate, [False, False]).verdict == "revert"
+
+
 def test_the_bounds_are_walds() -> None:
     assert isclose(DEFAULTS.upper, log(0.8 / 0.05)) and isclose(DEFAULTS.lower, log(0.2 / 0.95))
 
