@@ -6,7 +6,9 @@ from typing import Any
 
 import procedures.tasks  # noqa: F401 - declares the handler
 from governance import jobs
+from procedures import services
 from tests.conftest import Cast, Reply
+from tests.memories.helpers import sql
 from tests.procedures.helpers import KEY, record
 
 
@@ -18,6 +20,14 @@ def evolve(cast: Cast, key: str = KEY, by: str = "mate", **more: Any) -> dict[st
     result = cast.run("job.get", {"job_id": str(job_id)}, by)["result"]
     assert isinstance(result, dict)
     return result
+
+
+def evolve_by_itself() -> list[int]:
+    """The runs of every procedure have paused for long: the server's own evolve, run here; its jobs."""
+    sql("UPDATE procedures_procedure SET last_run_at = last_run_at - interval '1 day'")
+    made = services.evolve_due()
+    assert [jobs.run(job_id) for job_id in made] == ["done"] * len(made)
+    return made
 
 
 def revise(cast: Cast, graph: dict[str, Any], by: str = "mate", **more: Any) -> Reply:
