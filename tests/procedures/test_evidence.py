@@ -218,6 +218,25 @@ def test_loops_are_counted_by_run_in_the_test_and_by_visit_in_the_minimum() -> N
     assert one.p == pytest.approx(4 / 7) and not one.flagged
 
 
+def test_the_failure_share_is_of_runs_and_not_of_visits() -> None:
+    # Twelve runs failed at c, each after one visit; four succeeded after going round for long.
+    made = graph("abc", ["ab", "ac", "cb"])
+    runs: Outcomes = [([*"ab"], True)] * 40 + [([*"ac"], False)] * 12 + [([*"acbcbcbcbcb"], True)] * 4
+    one = next(one for one in fail_prone(made, tally_of(runs)).suspects if one.label == "c")
+    assert (one.traversals, one.runs, one.failed, one.share) == (32, 16, 12, 0.75) and one.flagged
+    assert 12 / 32 < 12 / 56 + 0.2, "by visits it would not be"
+
+
+def test_what_is_improbable_alone_and_not_among_many_is_not_flagged() -> None:
+    # Twelve branches, one of which failed five times of five: 1 in 60 by itself, and one had to be the worst.
+    made = graph("abcdefghijklm", [f"a{id_}" for id_ in "bcdefghijklm"])
+    groups = [(f"a{id_}", 3, 2) for id_ in "cdefghijklm"]
+    found = fail_prone(made, mixed(("ab", 0, 5), *groups))
+    one = next(one for one in found.suspects if one.label == "b")
+    assert one.p < 0.05 < one.adjusted and one.share >= found.base_rate + 0.2
+    assert found.steps() == []
+
+
 def test_undeclared_transitions_between_declared_nodes_are_judged_and_unknown_ids_are_not() -> None:
     runs = mixed(("abd", 30, 2), ("ad", 0, 8), ("axd", 0, 8), ("aad", 0, 9))
     found = fail_prone(DIAMOND, runs)
