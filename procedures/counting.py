@@ -33,6 +33,11 @@ class Count(NamedTuple):
         return self.total, self.ok
 
 
+def smoothed(total: int, ok: int) -> float:
+    """Laplace's rule of succession: (ok + 1) / (total + 2)."""
+    return (ok + 1) / (total + 2)
+
+
 class Counts(NamedTuple):
     """Runs, and how many of them succeeded."""
 
@@ -46,8 +51,8 @@ class Counts(NamedTuple):
 
     @property
     def smoothed(self) -> float:
-        """Laplace's rule of succession: (ok + 1) / (total + 2)."""
-        return (self.ok + 1) / (self.total + 2)
+        """The smoothed success rate."""
+        return smoothed(self.total, self.ok)
 
 
 NONE = Count()

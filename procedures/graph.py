@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from procedures.counting import Tally
+from procedures.counting import Tally, smoothed
 
 KEY_PREFIX = "procedure_"
 NODE_KINDS = ("step", "memory", "consolidation", "decision")
@@ -372,11 +372,6 @@ def slug(name: str) -> str:
 
 
 # The proven path
-
-
-def smoothed(total: int, ok: int) -> float:
-    """Laplace's rule of succession: (ok + 1) / (total + 2)."""
-    return (ok + 1) / (total + 2)
 
 
 def dependency(tally: Tally, src: str, dst: str) -> float:
