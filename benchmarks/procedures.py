@@ -45,7 +45,7 @@ def run(_client: httpx.Client | None, _data_dir: Path | None) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _database() -> Iterator[None]:
+def database() -> Iterator[None]:
     """A migrated database for this process only, gone afterwards."""
     from loomsite.embedded import postgres
     from loomsite.embedded.home import Home
@@ -89,28 +89,29 @@ def graph(rng: random.Random) -> dict[str, Any]:
     return {"nodes": nodes, "edges": [{"src": a, "dst": b, "kind": "dep"} for a, b in sorted(pairs)]}
 
 
-def walks(made: dict[str, Any], rng: random.Random) -> Iterator[tuple[list[str], bool]]:
-    """RUNS random walks of 5 to 20 nodes with their outcomes."""
+def walks(made: dict[str, Any], rng: random.Random, runs: int) -> Iterator[tuple[list[str], bool]]:
+    """Random walks of 5 to 20 nodes with their outcomes."""
     following: dict[str, list[str]] = {}
     for edge in made["edges"]:
         following.setdefault(edge["src"], []).append(edge["dst"])
-    for _ in range(RUNS):
+    for _ in range(runs):
         path = ["n0"]
         for _ in range(rng.randint(4, 19)):
             path.append(rng.choice(following.get(path[-1], ["n0"])))
         yield path, rng.random() < 0.8
 
 
-def _fill(procedure_id: int, namespace_id: int, made: dict[str, Any], rng: random.Random) -> None:
+def fill(procedure_id: int, namespace_id: int, made: dict[str, Any], rng: random.Random, runs: int) -> None:
+    """A ledger of so many walks, put in by bulk."""
     from django.db import connection
 
     rows, won = [], 0
     with connection.cursor() as cursor:
-        for seq, (path, ok) in enumerate(walks(made, rng), 1):
+        for seq, (path, ok) in enumerate(walks(made, rng, runs), 1):
             won += ok
             note = "" if ok else f"run {seq} stopped here"
             rows.append((procedure_id, namespace_id, seq, json.dumps(path), ok, note, f"agent{seq % 20}"))
-            if len(rows) == BATCH or seq == RUNS:
+            if len(rows) == BATCH or seq == runs:
                 cursor.execute(
                     "INSERT INTO procedures_run (procedure_id, namespace_id, seq, revision, principal, "
                     "token_prefix, agent, user_id, session_id, path, ok, note, note_held, duration_ms, "
@@ -125,7 +126,7 @@ def _fill(procedure_id: int, namespace_id: int, made: dict[str, Any], rng: rando
         cursor.execute(
             "UPDATE procedures_procedure SET runs_total = %s, runs_ok = %s, last_run_at = now() "
             "WHERE memory_id = %s",
-            [RUNS, won, procedure_id],
+            [runs, won, procedure_id],
         )
         cursor.execute("ANALYZE procedures_run")
 
@@ -158,7 +159,7 @@ def _measured() -> dict[str, Any]:
         "procedure.add", name="Big", situation="A graph of 500 nodes", steps=["One", "Two"], graph=made
     )
     key = added["memory_key"]
-    _fill(int(added["memory_id"]), namespace.pk, made, rng)
+    fill(int(added["memory_id"]), namespace.pk, made, rng, RUNS)
     first = _times(lambda: call("procedure.locate", memory_key=key, at="n0"), 1)
     places = [f"n{rng.randrange(NODES)}" for _ in range(CALLS)]
     taken = iter(places)
@@ -225,6 +226,6 @@ def _figures(taken: list[float]) -> list[float]:
 
 
 if __name__ == "__main__":
-    with _database():
+    with database():
         measured = _measured()
     print(json.dumps(measured))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from django.contrib.auth.models import Group
+from django.db import connection
 from django.db.models import Q, QuerySet
 
 from governance.models import (
@@ -21,6 +22,7 @@ from governance.models import (
     Token,
     User,
 )
+from loomsite.ops import Role
 
 MEMBER = "view_org"
 ADMIN = "admin_org"
@@ -63,3 +65,17 @@ def orgs_of_group(group: Group) -> QuerySet[Org]:
         Q(pk__in=OrgGroupPermission.objects.filter(group=group).values("content_object"))
         | Q(pk__in=NamespaceGroupPermission.objects.filter(group=group).values("content_object__org"))
     ).order_by("pk")
+
+
+def several_may_write(namespace_id: int) -> bool:
+    """Whether more than one active account may write in the namespace, whatever its tokens narrow it to."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """SELECT count(*) FROM (
+                 SELECT FROM governance_user u, governance_namespace n
+                 WHERE n.id = %s AND u.is_active
+                   AND (u.is_superuser OR loom_role(u.id, n.id) >= %s OR loom_org_admin(u.id, n.org_id))
+                 LIMIT 2) writers""",
+            [namespace_id, int(Role.WRITER)],
+        )
+        return bool(cursor.fetchone()[0] > 1)

@@ -22,6 +22,9 @@ from django.db import Error as DatabaseFault
 from django.db import connection
 from kombu.exceptions import OperationalError as BrokerError
 
+from governance.selectors import worker_seen
+from loomsite.ops import OpError
+
 log = logging.getLogger("loomsite.jobs")
 
 
@@ -37,6 +40,23 @@ class JobRun:
     attempt: int
     max_attempts: int
     lease: uuid.UUID
+    kept: dict[str, Any] | None = None
+    """What an earlier attempt kept before it ended without a word."""
+
+    def keep(self, result: dict[str, Any]) -> None:
+        """Store what the attempt has achieved, in the transaction that achieves it: call it last there.
+
+        An attempt that follows finds it as `kept` and need not do it again. Raises LostLease, which has to
+        roll the transaction back, when another worker owns the job by now.
+        """
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE governance_job SET result = %s, heartbeat_at = clock_timestamp() "
+                "WHERE id = %s AND lease = %s AND state = 'running'",
+                [json.dumps(result), self.id, self.lease],
+            )
+            if cursor.rowcount != 1:
+                raise LostLease(f"job {self.id} belongs to another worker by now")
 
     def progress(self, share: float) -> bool:
         """Note progress (0..1) and beat; False when another worker owns the job by now."""
@@ -57,6 +77,10 @@ class NotNow(Exception):
     def __init__(self, reason: str, delay_s: float) -> None:
         super().__init__(reason)
         self.delay_s = delay_s
+
+
+class LostLease(Exception):
+    """The attempt was given up for dead and another has begun; what this one did must not stay."""
 
 
 JobHandler = Callable[[JobRun], dict[str, Any]]
@@ -124,15 +148,16 @@ def claim(job_id: int) -> JobRun | None:
                WHERE id = %s AND (
                  (state = 'queued' AND run_after <= clock_timestamp())
                  OR (state = 'running' AND heartbeat_at < clock_timestamp() - make_interval(secs => %s)))
-               RETURNING org_id, namespace_id, kind, input, attempts, max_attempts""",
+               RETURNING org_id, namespace_id, kind, input, attempts, max_attempts, result""",
             [lease, job_id, settings.LOOM_JOB_STALE_S],
         )
         row = cursor.fetchone()
     if row is None:
         return None
-    org_id, namespace_id, kind, given, attempt, limit = row
+    org_id, namespace_id, kind, given, attempt, limit, kept = row
     given = json.loads(given) if isinstance(given, str) else given
-    return JobRun(job_id, org_id, namespace_id, kind, given, attempt, limit, lease)
+    kept = json.loads(kept) if isinstance(kept, str) else kept
+    return JobRun(job_id, org_id, namespace_id, kind, given, attempt, limit, lease, kept)
 
 
 def run(job_id: int) -> str:
@@ -152,18 +177,30 @@ def run(job_id: int) -> str:
     except NotNow as later:
         log.warning("job %s (%s) waits %s s: %s", attempt.id, attempt.kind, later.delay_s, later)
         return _postpone(attempt, str(later)[:2000], later.delay_s)
+    except LostLease as error:
+        log.warning("%s", error)
+        return "not_mine"
+    except OpError as error:
+        if error.status >= 500:
+            log.exception("job %s (%s) attempt %s failed", attempt.id, attempt.kind, attempt.attempt)
+            return _failed(attempt, error, attempt.attempt >= attempt.max_attempts)
+        # A refusal is the same at every attempt.
+        return _finish(attempt, "failed", None, f"{error.code}: {error.message}"[:2000], 0.0)
     except Exception as error:
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()  # it may be what broke
         log.exception("job %s (%s) attempt %s failed", attempt.id, attempt.kind, attempt.attempt)
-        last = attempt.attempt >= attempt.max_attempts or handler is None
-        delay = min(300.0, 2.0**attempt.attempt)
-        text = f"{type(error).__name__}: {error}"[:2000]
-        state = _finish(attempt, "failed" if last else "queued", None, text, delay)
-        if state == "queued":
-            send(attempt.id, delay)
-        return state
+        return _failed(attempt, error, attempt.attempt >= attempt.max_attempts or handler is None)
     return _finish(attempt, "done", result, "", 0.0)
+
+
+def _failed(attempt: JobRun, error: Exception, last: bool) -> str:
+    delay = min(300.0, 2.0**attempt.attempt)
+    text = f"{type(error).__name__}: {error}"[:2000]
+    state = _finish(attempt, "failed" if last else "queued", None, text, delay)
+    if state == "queued":
+        send(attempt.id, delay)
+    return state
 
 
 def _postpone(attempt: JobRun, reason: str, delay_s: float) -> str:
@@ -183,7 +220,7 @@ def _finish(attempt: JobRun, state: str, result: dict[str, Any] | None, error: s
     with connection.cursor() as cursor:
         cursor.execute(
             """UPDATE governance_job
-               SET state = %s, result = %s, error = %s, lease = NULL,
+               SET state = %s, result = coalesce(%s::jsonb, result), error = %s, lease = NULL,
                    progress = CASE WHEN %s = 'done' THEN 1 ELSE progress END,
                    run_after = clock_timestamp() + make_interval(secs => %s),
                    enqueued_at = clock_timestamp(),
@@ -230,6 +267,66 @@ def _beat(attempt: JobRun) -> None:
         # A database that restarts must not end the beats of a job that goes on.
         connection.close()
         log.warning("job %s could not beat: %s", attempt.id, error)
+
+
+# Waiting
+
+WAIT_S = 30.0
+"""No call waits longer for a job."""
+WAITERS = 8
+"""Calls of one process that may wait at once; who comes later is answered without waiting."""
+_waiters = threading.BoundedSemaphore(WAITERS)
+FINISHED = frozenset({"done", "failed"})
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A job as it stood."""
+
+    state: str
+    result: dict[str, Any] | None
+    error: str
+
+    @property
+    def finished(self) -> bool:
+        """True once nothing more will happen to it."""
+        return self.state in FINISHED
+
+
+def look(job_id: int) -> Seen | None:
+    """The job as it stands; None for one that is not there."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT state, result, error FROM governance_job WHERE id = %s", [job_id])
+        row = cursor.fetchone()
+    if row is None:
+        return None
+    return Seen(row[0], json.loads(row[1]) if isinstance(row[1], str) else row[1], row[2])
+
+
+def wait(job_id: int, seconds: float) -> Seen | None:
+    """The job once it has ended, or as it stands after `seconds` (WAIT_S at most).
+
+    Polls the row, so that it works behind a transaction-mode pooler, and holds no connection in between.
+    Returns at once when WAITERS wait already, and when no worker is alive that could end it.
+    """
+    seen = look(job_id)
+    if seen is None or seen.finished or seconds <= 0 or not _waiters.acquire(blocking=False):
+        return seen
+    try:
+        until, asked, pause = time.monotonic() + min(seconds, WAIT_S), float("-inf"), 0.01
+        while seen is not None and not seen.finished and (left := until - time.monotonic()) > 0:
+            if time.monotonic() - asked >= 1.0:
+                asked = time.monotonic()
+                if not worker_seen()["alive"]:
+                    return seen
+            if not connection.in_atomic_block:
+                connection.close()
+            time.sleep(min(pause, left))
+            pause = min(pause * 1.5, 0.2)
+            seen = look(job_id)
+    finally:
+        _waiters.release()
+    return seen
 
 
 def forget_finished() -> int:

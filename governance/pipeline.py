@@ -23,6 +23,8 @@ from loomsite.ops.text import clean
 log = logging.getLogger("loomsite.pipeline")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 NO_SUCH_NAMESPACE = "No such namespace for this caller; namespace.list shows yours."
+# States of an answer that tell of a job which has not ended.
+UNFINISHED = frozenset({"queued", "running"})
 # What means "none" and "any" in the other identity fields; a namespace called so would be a trap.
 NO_NAMESPACE = frozenset({"-", "*"})
 
@@ -161,7 +163,7 @@ def _identify(call: _Call) -> Context:
         namespace_id=namespace_id,
         run_id=data.run_id or "",
         reason=(getattr(data, "reason", None) or "").strip(),
-        is_dry_run=_is_dry_run(data),
+        is_dry_run=_is_dry_run(call.op, data),
     )
 
 
@@ -230,21 +232,24 @@ def _write(ctx: Context, call: _Call, payload: dict[str, Any], key: str | None) 
         ctx.degraded.clear()
         ctx.review, ctx.needs_review = None, False
         ctx.namespace_id = namespace_id
-    if ctx.op.after_commit is not None and answer.status == 200 and not _is_dry_run(data):
-        answer = Answer(answer.status, ctx.op.after_commit(ctx, answer.body), answer.headers)
+    if ctx.op.after_commit is not None and answer.status == 200 and not _is_dry_run(ctx.op, data):
+        body = ctx.op.after_commit(ctx, answer.body)
+        check_output(ctx, body)
+        answer = Answer(202 if body.get("state") in UNFINISHED else answer.status, body, answer.headers)
     if replayed:
         answer.headers["Idempotent-Replayed"] = "true"
     return answer
 
 
-def _is_dry_run(data: OpInput) -> bool:
-    return bool(getattr(data, "dry_run", False))
+def _is_dry_run(op: Op, data: OpInput) -> bool:
+    """Whether nothing of the transaction stays. A job's dry run has to leave the job."""
+    return bool(getattr(data, "dry_run", False)) and not op.dry_runs_in_job
 
 
 def _transaction(
     ctx: Context, data: OpInput, payload: dict[str, Any], key: str | None, digest: bytes
 ) -> tuple[Answer, bool]:
-    dry_run = _is_dry_run(data)
+    dry_run = _is_dry_run(ctx.op, data)
     advisories = list(ctx.advisories)
     with transaction.atomic():
         if key is not None and not dry_run:
@@ -303,7 +308,7 @@ def _answer(ctx: Context, status: int, body: dict[str, Any]) -> Answer:
 
 def _audit_refusal(ctx: Context, error: OpError, data: OpInput) -> None:
     """Refused destructive and locked calls are kept too, in a transaction of their own; dry runs are not."""
-    if _is_dry_run(data) or not policy.audits_refusal(ctx.op, error):
+    if _is_dry_run(ctx.op, data) or not policy.audits_refusal(ctx.op, error):
         return
     target = str(getattr(data, "memory_key", "") or error.fields.get("memory_key", ""))
     detail: dict[str, Any] = {"code": error.code}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from procedures.counting import Tally
+from procedures.counting import Tally, smoothed
 
 KEY_PREFIX = "procedure_"
 NODE_KINDS = ("step", "memory", "consolidation", "decision")
@@ -183,6 +183,42 @@ def back_edges(entries: Iterable[str], successors: Mapping[str, Sequence[str]]) 
     return frozenset(found)
 
 
+# Comparing
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What one graph has and another has not."""
+
+    added: list[Node]
+    removed: list[Node]
+    changed: list[tuple[Node, Node]]
+    """Nodes of one id that say something else now, as (before, after)."""
+    added_edges: list[Edge]
+    removed_edges: list[Edge]
+
+    @property
+    def is_empty(self) -> bool:
+        """True when nodes and edges are the same, whatever their order."""
+        return not (self.added or self.removed or self.changed or self.added_edges or self.removed_edges)
+
+
+def difference(before: Graph, after: Graph) -> Difference:
+    """What changed from one graph to another, in declared order; nodes are compared by their ids."""
+    had, has = set(before.edges), set(after.edges)
+    return Difference(
+        added=[node for node in after.nodes if node.id not in before.by_id],
+        removed=[node for node in before.nodes if node.id not in after.by_id],
+        changed=[
+            (before.by_id[node.id], node)
+            for node in after.nodes
+            if node.id in before.by_id and before.by_id[node.id] != node
+        ],
+        added_edges=[edge for edge in after.edges if edge not in had],
+        removed_edges=[edge for edge in before.edges if edge not in has],
+    )
+
+
 # From JSON
 
 
@@ -336,11 +372,6 @@ def slug(name: str) -> str:
 
 
 # The proven path
-
-
-def smoothed(total: int, ok: int) -> float:
-    """Laplace's rule of succession: (ok + 1) / (total + 2)."""
-    return (ok + 1) / (total + 2)
 
 
 def dependency(tally: Tally, src: str, dst: str) -> float:

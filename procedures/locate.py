@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from procedures.counting import Tally
-from procedures.graph import Graph, proven_path, smoothed
+from procedures.counting import Tally, smoothed
+from procedures.graph import Graph, proven_path
 
 QUOTED_CHARS = 200
 RENDERED_LINES = 40

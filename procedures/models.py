@@ -23,8 +23,9 @@ class Procedure(models.Model):
         Memory, on_delete=models.PROTECT, primary_key=True, related_name="procedure"
     )
     namespace = models.ForeignKey(Namespace, on_delete=models.PROTECT, related_name="procedures")
-    # Number of the revision in force.
+    # Number of the revision in force; while it is pending, also of the one that it would replace.
     revision = models.IntegerField(default=1)
+    prior_revision = models.IntegerField(null=True, blank=True)
     # A person wrote it; else it is a candidate until something has exercised it.
     authored = models.BooleanField(default=False)
     quarantined = models.BooleanField(default=False, db_default=False)
@@ -34,6 +35,14 @@ class Procedure(models.Model):
     # What evolve flagged, by node id.
     dead_ends = ArrayField(models.CharField(max_length=128), default=list, db_default=[], blank=True)
     fail_prone = ArrayField(models.CharField(max_length=128), default=list, db_default=[], blank=True)
+    # Fail-prone transitions as [src, dst].
+    fail_prone_edges = models.JSONField(default=list, db_default=[], blank=True)
+    # What the folded runs amount to besides the counters of revisions: `folding.Retention.stored`.
+    evidence = models.JSONField(default=dict, db_default={}, blank=True)
+    # Gate settings stored in the console; they go before `metadata.evolve`.
+    evolve_settings = models.JSONField(null=True, blank=True)
+    # The job of the evolve that was queued last, whoever asked for it.
+    evolve_job = models.BigIntegerField(null=True, blank=True)
     # The ledger's length and successes; the next run gets the number runs_total + 1.
     runs_total = models.BigIntegerField(default=0, db_default=0)
     runs_ok = models.BigIntegerField(default=0, db_default=0)
@@ -49,7 +58,14 @@ class Procedure(models.Model):
                 & Q(runs_folded__gte=0, runs_folded__lte=models.F("runs_total")),
             ),
         ]
-        indexes = [models.Index(fields=["namespace", "memory"], name="procedure_of_namespace")]
+        indexes = [
+            models.Index(fields=["namespace", "memory"], name="procedure_of_namespace"),
+            models.Index(
+                fields=["last_run_at"],
+                name="procedure_unfolded",
+                condition=Q(runs_folded__lt=models.F("runs_total")),
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"procedure {self.pk}"
@@ -75,10 +91,18 @@ class Revision(models.Model):
     proposed_by = models.CharField(max_length=150)
     reason = models.TextField(blank=True, default="")
     state = models.CharField(max_length=9, choices=State.choices, default=State.ACCEPTED)
-    # The folded counters (`counting.Tally.stored`); what is not folded is counted from the ledger.
+    # The folded counters (`folding.RevisionState.stored`); what is not folded is counted from the ledger.
     counters = models.JSONField(default=dict, db_default={})
-    # How many runs the ledger held when the revision opened.
+    # The run after which the revision is in force.
     opened_after = models.BigIntegerField(default=0, db_default=0)
+    # The revision against which the gate judges it; None where nothing is judged.
+    prior = models.IntegerField(null=True, blank=True)
+    # The revision whose topology it brings back, and whose runs count as its own.
+    restores = models.IntegerField(null=True, blank=True)
+    # What the prior revision had shown when this one opened (`judging.Baseline.stored`).
+    baseline = models.JSONField(null=True, blank=True)
+    # The gate's verdict on it with its numbers.
+    verdict = models.JSONField(null=True, blank=True)
     opened_at = models.DateTimeField(db_default=Now())
     closed_at = models.DateTimeField(null=True, blank=True)
 

@@ -8,11 +8,15 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from governance import jobs
+from governance.selectors import worker_seen
 from governance.tenancy import visible_namespaces
 from loomsite.ops import (
+    CODES,
     AgentText,
     Context,
     Effect,
+    OpError,
     OpInput,
     OpOutput,
     Role,
@@ -25,8 +29,10 @@ from loomsite.ops.schema import Count, Identity, Key, Number, Prefix, Tags
 from memories.ops import Metadata, Query, capped_source
 from memories.services import canonical
 from procedures import graph as graphs
-from procedures import selectors, services
+from procedures import revising, selectors, services
+from procedures.gate_settings import EvolveFields, given_settings, require_settings
 from procedures.ranking import UTILITY_WEIGHT
+from procedures.revising import Proposal
 from procedures.selectors import Found, LocateRequest, MatchRequest
 from procedures.services import Added, Prepared, Recipe, Report
 
@@ -114,7 +120,9 @@ class AddInput(WriteInput):
         description="The steps in order, two at least: one step is a lesson and no procedure."
     )
     tags: Tags = Field([], description="Labels to filter by; the tag procedure is added.")
-    metadata: Metadata = Field({}, description="Any JSON object kept beside it.")
+    metadata: Metadata = Field(
+        {}, description="Any JSON object kept beside it; evolve in it are gate settings."
+    )
     graph: GraphJson | None = Field(
         None,
         description="Steps with branches: nodes {id, kind step | memory | consolidation | decision, text, "
@@ -154,6 +162,8 @@ def _recipe(ctx: Context, data: AddInput) -> Recipe:
 
 
 def _prepare_add(ctx: Context, data: AddInput) -> _Asked:
+    if "evolve" in data.metadata:
+        require_settings(data.metadata["evolve"], "metadata.evolve")
     recipe = _recipe(ctx, data)
     return _Asked(recipe, services.prepare(ctx.namespace_id, recipe))
 
@@ -183,17 +193,20 @@ def _prepare_add(ctx: Context, data: AddInput) -> _Asked:
 def procedure_add(ctx: Context, data: AddInput) -> dict[str, Any]:
     """Add or rewrite one procedure."""
     asked: _Asked = ctx.prepared
-    # What evolve judges is not taken from a caller, and the answer says so.
-    flagged = [
-        f"graph.nodes.{place}.dead_end"
-        for place, node in enumerate((data.graph or {}).get("nodes", ()))
-        if node.get("dead_end")
-    ]
-    ctx.ignored_args = sorted({*ctx.ignored_args, *flagged})
+    ctx.ignored_args = sorted({*ctx.ignored_args, *_flagged(data.graph or {})})
     added = services.procedure_add(ctx, asked.recipe, asked.prepared)
     if data.graph is not None and list(data.steps) != added.steps:
         ctx.advisories.append("steps: the graph's proven path stands in their place")
     return _added(added)
+
+
+def _flagged(graph: dict[str, Any]) -> list[str]:
+    """What evolve judges is not taken from a caller, and the answer says so."""
+    return [
+        f"graph.nodes.{place}.dead_end"
+        for place, node in enumerate(graph.get("nodes", ()))
+        if node.get("dead_end")
+    ]
 
 
 def _added(added: Added) -> dict[str, Any]:
@@ -273,6 +286,182 @@ def procedure_record_run(ctx: Context, data: RecordRunInput) -> dict[str, Any]:
             revision=data.revision,
         ),
     )
+
+
+class EvolveInput(WriteInput, EvolveFields):
+    """Which procedure, and how it is judged. What is left out is as stored with it, else the default."""
+
+    memory_key: Key = _PROCEDURE
+    wait_s: Annotated[Number, Field(ge=0, le=30)] = Field(
+        10, description="Seconds to wait for the worker; after that the answer is 202 with a job_id."
+    )
+    dry_run: bool = Field(False, description="Tell what would happen; nothing is folded or changed.")
+
+
+class EvolveOutput(OpOutput):
+    """What was folded, and what follows. An answer that did not wait has memory_key, state and job_id."""
+
+    memory_key: str
+    state: str = Field(description="done, queued or running.")
+    job_id: str | None = None
+    version: int | None = Field(None, description="Of the row; it moves with flags, steps and revision.")
+    revision: int | None = Field(None, description="In force; a revert opens a new one.")
+    changed: bool | None = Field(None, description="Whether flags or quarantine changed.")
+    template: bool | None = None
+    folded_runs: int | None = Field(None, description="Runs folded by this call.")
+    gate: str | None = Field(None, description="none, undecided, accept or revert.")
+    gate_mode: str | None = Field(None, description="Blank when nothing was pending.")
+    gate_llr: float | None = Field(None, description="Positive speaks for worse.")
+    gate_before: dict[str, int] | None = Field(None, description="total and ok before the revision.")
+    gate_after: dict[str, int] | None = Field(None, description="total and ok of its replayed runs.")
+    last_gate: dict[str, Any] | None = Field(None, description="verdict, revision, at of the latest verdict.")
+    gate_cost_before: dict[str, float] | None = Field(None, description="Median cost of a success.")
+    gate_cost_after: dict[str, float] | None = None
+    gate_reason: str | None = Field(None, description="success or cost on a revert, else blank.")
+    dead_end_steps: list[str] | None = Field(None, description="Steps that no run took.")
+    fail_prone_steps: list[str] | None = Field(None, description="Steps that failed runs took more often.")
+    fail_prone_transitions: list[str] | None = Field(None, description='As "src -> dst".')
+    run_stats: dict[str, int] | None = None
+    strikes: int | None = Field(None, description="Failures in a row on the revision in force.")
+    quarantined: bool | None = None
+    retention: dict[str, Any] | None = Field(
+        None, description="pairs whose first run succeeded, kept: how many of the second did, rate."
+    )
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """How long the call waits for its job."""
+
+    seconds: float
+
+
+def _wait_for_evolve(ctx: Context, body: dict[str, Any]) -> dict[str, Any]:
+    """After the commit, and for a replay: the worker's result if it comes in time."""
+    waiting: _Waiting = ctx.prepared
+    job_id = int(body["job_id"])
+    seen = jobs.wait(job_id, waiting.seconds)
+    named = {"memory_key": body["memory_key"], "job_id": body["job_id"]}
+    if seen is None:
+        raise not_found("job_id: this job is not kept any more; evolve again.")
+    if seen.state == "failed":
+        code, _, said = seen.error.partition(": ")
+        if code in CODES:
+            raise OpError(code, said, **named)
+        raise OpError("INTERNAL", "The job failed for good; job.get has its error.", **named)
+    if seen.state != "done" or seen.result is None:
+        if not worker_seen()["alive"]:
+            raise OpError(
+                "NO_WORKER",
+                "No background worker is running. The job stays queued, and job.get shows it.",
+                retry_after_s=10,
+                state=seen.state,
+                **named,
+            )
+        return {**body, "state": seen.state}
+    answer = {**seen.result, "job_id": body["job_id"]}
+    if "ignored_args" in body:
+        answer["ignored_args"] = body["ignored_args"]
+    if notes := [*body.get("advisories", []), *answer.get("advisories", [])]:
+        answer["advisories"] = notes
+    return answer
+
+
+@op(
+    "procedure.evolve",
+    input=EvolveInput,
+    output=EvolveOutput,
+    role=Role.WRITER,
+    kind="write",
+    toolset="by_name",
+    prepare=lambda ctx, data: _Waiting(data.wait_s),
+    after_commit=_wait_for_evolve,
+    dry_runs_in_job=True,
+    summary="Learn from a procedure's runs: steps, flags, and whether a pending revision stays.",
+    text=AgentText(
+        what="Folds the runs that are not yet counted, in a background worker: orders the steps by what "
+        "worked, flags dead ends and fail-prone steps, keeps or reverts a pending revision, quarantines "
+        "after failures in a row, names a template. 202 with job_id: not done in time, see job.get. 503 "
+        "NO_WORKER: the job stays queued. A read_only lock lets it count and report only. There is no undo "
+        "of a fold; a revert shows in memory.history.",
+        when='"What have the runs taught us?", after reporting several runs, to settle a pending revision.',
+        when_not="After every run: it happens by itself once runs pause. To report a run "
+        "(procedure.record_run); to change the graph (procedure.revise).",
+        args="memory_key; dry_run to look first; wait_s; gate settings where the stored ones do not fit.",
+    ),
+)
+def procedure_evolve(ctx: Context, data: EvolveInput) -> dict[str, Any]:
+    """Queue an evolve."""
+    row = selectors.procedure_get(ctx.namespace_id, data.memory_key)
+    job_id = services.evolve_queue(ctx, row.id, given_settings(data), dry_run=data.dry_run)
+    return {"memory_key": row.key, "state": "queued", "job_id": str(job_id)}
+
+
+class ReviseInput(WriteInput):
+    """Another graph."""
+
+    memory_key: Key = _PROCEDURE
+    graph: GraphJson = Field(
+        description="The whole graph: nodes {id, kind step | memory | consolidation | decision, text, tool, "
+        "memory_key} and edges {src, dst, kind dep | dataflow | branch, condition}. Nodes that stay keep "
+        "their ids, so that their statistics carry over."
+    )
+    force: bool = Field(
+        False, description="Withdraw a pending revision, and try again a graph that was rejected."
+    )
+
+
+class ReviseOutput(OpOutput):
+    """The revision in force."""
+
+    memory_key: str
+    version: int
+    revision: int
+    prior_revision: int = Field(description="The one that it is judged against.")
+    digest: str
+    steps: list[str]
+
+
+@dataclass(frozen=True)
+class _Proposed:
+    """A revision with the vector of its text."""
+
+    proposal: Proposal
+    vectors: dict[str, Any] | None
+
+
+def _prepare_revise(ctx: Context, data: ReviseInput) -> _Proposed:
+    proposal = Proposal(data.memory_key, graphs.read(data.graph), data.force)
+    return _Proposed(proposal, revising.prepare(ctx.namespace_id, proposal))
+
+
+@op(
+    "procedure.revise",
+    input=ReviseInput,
+    output=ReviseOutput,
+    role=Role.WRITER,
+    kind="write",
+    effects=frozenset({Effect.VALUE}),
+    idempotent=True,
+    toolset="by_name",
+    prepare=_prepare_revise,
+    summary="Propose another graph for a procedure; its runs decide whether it stays.",
+    text=AgentText(
+        what="Puts another graph in force and holds it pending: procedure.evolve compares its runs with "
+        "those before and keeps or reverts it. The graph in force changes nothing. 409 REVISION_PENDING: "
+        "one waits for its verdict. 409 REJECTED_TOPOLOGY: this graph was reverted before, with the numbers. "
+        "423 LOCKED: it is read_only. Undo: revise to the graph before, with force.",
+        when='"Let us do this step otherwise", after a step failed or a better way was found.',
+        when_not="For a new procedure or one that nothing has run (procedure.add); to try something apart "
+        "(procedure.fork); to report a run (procedure.record_run).",
+        args="memory_key, the whole graph, reason. force only when you were told why it was refused.",
+    ),
+)
+def procedure_revise(ctx: Context, data: ReviseInput) -> dict[str, Any]:
+    """Propose a graph."""
+    asked: _Proposed = ctx.prepared
+    ctx.ignored_args = sorted({*ctx.ignored_args, *_flagged(data.graph)})
+    return revising.procedure_revise(ctx, asked.proposal, asked.vectors)
 
 
 class ForkInput(WriteInput):

@@ -10,8 +10,8 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from procedures.counting import Count, Tally
-from procedures.graph import Graph, proven_path, smoothed
+from procedures.counting import Count, Tally, smoothed
+from procedures.graph import Graph, proven_path
 from procedures.layout import Position, layout
 
 COLUMN, ROW = 216, 104

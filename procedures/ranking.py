@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from procedures.graph import smoothed
+from procedures.counting import smoothed
 
 SITUATION_SHARE = 0.7
 """Of the similarity, when a goal is given; the rest is the goal's."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +19,8 @@ from memories.analysis import query_terms
 from memories.embedders import EmbedderUnavailable, Vectors, embed_query, get_embedder, is_zero
 from memories.selectors import SERVED, decode_cursor, encode_cursor
 from procedures import ledger, locate, ranking
+from procedures.counting import Tally
+from procedures.folding import RevisionState
 from procedures.graph import KEY_PREFIX, Graph, read
 from procedures.ranking import Candidate, Ranked
 
@@ -28,7 +30,7 @@ FAN_OUT = 20
 NOBODY = "m.agent = '-' AND m.user_id = '-' AND m.session_id = '-'"
 COLUMNS = """m.id, m.memory_key, m.value, m.tags, m.version, m.held, m.created_at, p.revision, p.authored,
   p.quarantined, p.template, p.tools, p.dead_ends, p.fail_prone, p.runs_total, p.runs_ok, p.runs_folded,
-  m.namespace_id,
+  m.namespace_id, p.prior_revision, p.fail_prone_edges, p.evidence, p.evolve_settings, m.metadata,
   (SELECT r.digest FROM procedures_revision r WHERE r.procedure_id = p.memory_id AND r.number = p.revision),
   ARRAY(SELECT r.number FROM procedures_revision r WHERE r.procedure_id = p.memory_id
         AND r.state NOT IN ('rejected', 'reverted', 'withdrawn'))"""
@@ -56,6 +58,14 @@ class Found:
     runs_ok: int
     runs_folded: int
     namespace_id: int
+    prior_revision: int | None
+    """While the revision in force is pending: the one that it would replace."""
+    fail_prone_edges: list[list[str]]
+    """Fail-prone transitions as [src, dst]."""
+    evidence: dict[str, Any]
+    evolve_settings: Any
+    """Gate settings stored in the console, or None."""
+    metadata: dict[str, Any]
     digest: str
     counted: list[int]
     """Revisions whose runs count for the present graph: all but what was turned down."""
@@ -77,11 +87,11 @@ class Found:
 
     @property
     def status(self) -> str:
-        """Until evolve folds runs, every run in the ledger is counted, so one run exercises it."""
+        """The one word for how far it can be trusted; a folded run exercises it."""
         return ranking.status_of(
             quarantined=self.quarantined,
             template=self.template,
-            exercised=self.runs_total > 0,
+            exercised=self.runs_folded > 0,
             authored=self.authored,
         )
 
@@ -91,10 +101,15 @@ class Found:
         return {"total": self.runs_total, "ok": self.runs_ok}
 
 
+_FIELDS = tuple(field.name for field in fields(Found))
+
+
 def found_from(columns: Sequence[Any]) -> Found:
     """A Found from `COLUMNS`."""
-    id_, key, value, *rest = columns
-    return Found(id_, key, json.loads(value) if value is not None else {}, *rest)
+    found = dict(zip(_FIELDS, columns, strict=True))
+    for name in ("value", "fail_prone_edges", "evidence", "evolve_settings", "metadata"):
+        found[name] = None if found[name] is None else json.loads(found[name])
+    return Found(**{**found, "value": found["value"] or {}})
 
 
 def missing(key: str) -> OpError:
@@ -115,6 +130,82 @@ def procedure_get(namespace_id: int | None, key: str) -> Found:
         if row is not None:
             return found_from(row)
     raise missing(key)
+
+
+@dataclass(frozen=True)
+class RevisionRow:
+    """One revision of a procedure, without its graph and counters."""
+
+    number: int
+    state: str
+    digest: str
+    proposed_by: str
+    reason: str
+    opened_after: int
+    opened_at: datetime
+    closed_at: datetime | None
+    prior: int | None
+    restores: int | None
+    baseline: dict[str, Any] | None
+    verdict: dict[str, Any] | None
+
+    @property
+    def turned_down(self) -> bool:
+        """Its runs do not count for the graph in force."""
+        return self.state in ("rejected", "reverted", "withdrawn")
+
+
+def revision_rows(procedure_id: int) -> dict[int, RevisionRow]:
+    """Every revision by its number, oldest first."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT number, state, digest, proposed_by, reason, opened_after, opened_at, closed_at, prior, "
+            "restores, baseline, verdict FROM procedures_revision WHERE procedure_id = %s ORDER BY number",
+            [procedure_id],
+        )
+        rows = cursor.fetchall()
+    return {
+        row[0]: RevisionRow(*row[:10], *(None if text is None else json.loads(text) for text in row[10:]))
+        for row in rows
+    }
+
+
+def counted_once(rows: Mapping[int, RevisionRow]) -> list[int]:
+    """Revisions whose folded counters add up to what counts for the graph in force.
+
+    All but those that were turned down, and those whose counters a restored one has taken over.
+    """
+    taken_over = {row.restores for row in rows.values()}
+    return [row.number for row in rows.values() if not row.turned_down and row.number not in taken_over]
+
+
+def folded_states(procedure_id: int, numbers: Iterable[int]) -> dict[int, RevisionState]:
+    """The folded counters of these revisions, by number."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT number, counters FROM procedures_revision WHERE procedure_id = %s AND number = ANY(%s) "
+            "ORDER BY number",
+            [procedure_id, list(numbers)],
+        )
+        return {number: RevisionState.read(json.loads(counters)) for number, counters in cursor.fetchall()}
+
+
+def folded_tally(procedure_id: int) -> Tally:
+    """What all folded runs did that count for the graph in force."""
+    every = Tally()
+    for state in folded_states(procedure_id, counted_once(revision_rows(procedure_id))).values():
+        every.merge(state.tally)
+    return every
+
+
+def last_gate(rows: Mapping[int, RevisionRow]) -> dict[str, Any] | None:
+    """The latest verdict as {verdict, revision, at}, or None."""
+    judged = [row for row in rows.values() if row.verdict is not None]
+    if not judged:
+        return None
+    # Verdicts come in the order of the revisions: only one is pending at a time.
+    verdict = judged[-1].verdict or {}
+    return {"verdict": verdict["verdict"], "revision": judged[-1].number, "at": verdict["at"]}
 
 
 def procedure_row(procedure_id: int) -> Found:
@@ -308,7 +399,7 @@ def _candidates(ctx: Context, request: MatchRequest, namespaces: list[int]) -> l
     with connection.cursor() as cursor:
         cursor.execute(
             f"""SELECT {first}, p.memory_id, p.quarantined, p.template, p.authored, p.runs_total, p.runs_ok,
-                  p.tools, CASE WHEN s.procedure_id IS NULL THEN m.value ->> 'situation' END
+                  p.runs_folded, p.tools, CASE WHEN s.procedure_id IS NULL THEN m.value ->> 'situation' END
                 FROM procedures_procedure p JOIN memories_memory m ON m.id = p.memory_id
                 LEFT JOIN procedures_situation s ON {on} WHERE {where}""",  # noqa: S608 - fragments are constant
             [*given, *joined, *params],
@@ -319,7 +410,7 @@ def _candidates(ctx: Context, request: MatchRequest, namespaces: list[int]) -> l
     goal_terms = frozenset(query_terms(request.goal or ""))
     found = []
     by_words = False
-    for near, near_goal, id_, quarantined, template, authored, total, ok, tools, text in rows:
+    for near, near_goal, id_, quarantined, template, authored, total, ok, folded, tools, text in rows:
         least = floor
         if near is None:
             # No vector of this embedder: words are better than nothing, and the answer says so.
@@ -334,7 +425,7 @@ def _candidates(ctx: Context, request: MatchRequest, namespaces: list[int]) -> l
             similarity = share * near + (1 - share) * near_goal
         if similarity >= least:
             status = ranking.status_of(
-                quarantined=quarantined, template=template, exercised=total > 0, authored=authored
+                quarantined=quarantined, template=template, exercised=folded > 0, authored=authored
             )
             found.append(Candidate(id_, round(similarity, 9), status, total, ok, tools))
     if by_words:

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import connection
+from django.conf import settings
+from django.db import connection, transaction
 from pgvector import HalfVector
 
 from governance import services as governance
 from governance.locks import locked
+from governance.models import Namespace, Org
 from loomsite.ops import AuditEntry, Context, Door, Effect, OpError, invalid, limits
 from memories.embedders import EmbedderUnavailable, Vectors, get_embedder, is_zero
 from memories.models import OnExpire, Status
@@ -43,6 +45,7 @@ from procedures.selectors import (
 MEMORY_TYPE = "procedure"
 TAG = "procedure"
 EMBED_JOB = "procedure.embed"
+EVOLVE_JOB = "procedure.evolve"
 NOBODY = Identity()
 
 
@@ -72,19 +75,65 @@ class Prepared:
     situation: Vectors | None
 
 
+@dataclass(frozen=True)
+class Flags:
+    """What evolve has found of a procedure, by ids of its graph. Part of the row's value."""
+
+    quarantined: bool = False
+    template: bool = False
+    dead_ends: tuple[str, ...] = ()
+    fail_prone: tuple[str, ...] = ()
+    fail_prone_edges: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, found: Found) -> Flags:
+        """As they stand."""
+        return cls(
+            found.quarantined,
+            found.template,
+            tuple(found.dead_ends),
+            tuple(found.fail_prone),
+            tuple((src, dst) for src, dst in found.fail_prone_edges),
+        )
+
+    def within(self, graph: Graph) -> Flags:
+        """What is left of them for another graph before any of its runs: what fails does so there too."""
+        return Flags(
+            quarantined=self.quarantined,
+            fail_prone=tuple(id_ for id_ in self.fail_prone if id_ in graph.by_id),
+            fail_prone_edges=tuple(pair for pair in self.fail_prone_edges if pair in graph.pairs),
+        )
+
+    def shown(self) -> dict[str, Any]:
+        """As JSON; only what is set."""
+        said = {
+            "quarantined": self.quarantined,
+            "template": self.template,
+            "dead_ends": list(self.dead_ends),
+            "fail_prone": list(self.fail_prone),
+            "fail_prone_transitions": [f"{src} -> {dst}" for src, dst in self.fail_prone_edges],
+        }
+        return {name: value for name, value in said.items() if value}
+
+
+NO_FLAGS = Flags()
+
+
 def value_of(
-    recipe: Recipe, graph: Graph, path: Sequence[str], dead_ends: Sequence[str], revision: int
+    name: str, situation: str, graph: Graph, path: Sequence[str], revision: int, flags: Flags = NO_FLAGS
 ) -> Any:
     """What the memory row holds. Every text of the graph is in it, so that all of it is screened."""
     value: dict[str, Any] = {
-        "name": recipe.name,
-        "situation": recipe.situation,
-        "steps": steps_of(graph, path, dead_ends),
+        "name": name,
+        "situation": situation,
+        "steps": steps_of(graph, path, flags.dead_ends),
         "revision": revision,
     }
-    branches = branches_of(graph, path, dead_ends)
+    branches = branches_of(graph, path, flags.dead_ends)
     if branches:
         value["branches"] = branches
+    if flags != NO_FLAGS:
+        value["flags"] = flags.shown()
     return value
 
 
@@ -102,14 +151,14 @@ def _plan(recipe: Recipe, present: Found | None) -> _Plan:
     """OpError 409 USE_REVISE when runs stand against the change of the graph."""
     if present is None:
         graph = recipe.graph or chain(recipe.steps)
-        return _Plan(graph, 1, True, value_of(recipe, graph, proven_path(graph, Tally()), (), 1))
+        return _opened(recipe, graph, 1)
     current = present_graph(present)
     same_steps = recipe.graph is None and list(recipe.steps) == present.steps
     graph = current if same_steps else recipe.graph or chain(recipe.steps)
     if graph.digest == current.digest:
         with ledger.counted(present.id) as counters:
             path = proven_path(current, counters.tally(present.counted))
-        value = value_of(recipe, current, path, present.dead_ends, present.revision)
+        value = value_of(recipe.name, recipe.situation, current, path, present.revision, Flags.of(present))
         return _Plan(current, present.revision, False, value)
     if present.runs_total:
         raise OpError(
@@ -120,11 +169,16 @@ def _plan(recipe: Recipe, present: Found | None) -> _Plan:
             revision=present.revision,
             run_stats=present.run_stats,
         )
-    number = _last_number(present.id) + 1
-    return _Plan(graph, number, True, value_of(recipe, graph, proven_path(graph, Tally()), (), number))
+    return _opened(recipe, graph, last_number(present.id) + 1)
 
 
-def _last_number(procedure_id: int) -> int:
+def _opened(recipe: Recipe, graph: Graph, number: int) -> _Plan:
+    path = proven_path(graph, Tally())
+    return _Plan(graph, number, True, value_of(recipe.name, recipe.situation, graph, path, number))
+
+
+def last_number(procedure_id: int) -> int:
+    """The highest number of its revisions."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT max(number) FROM procedures_revision WHERE procedure_id = %s", [procedure_id])
         return int(cursor.fetchone()[0])
@@ -212,9 +266,9 @@ def _add(
             memory_id=str(row.id),
             status=row.state.status,
         )
-    present = _present(row) if row is not None else None
+    present = lock_present(row) if row is not None else None
     plan = _plan(recipe, present)
-    _within_limit(plan.value)
+    require_within_limit(plan.value)
     if present is not None and present.name and present.name != recipe.name:
         ctx.advisories.append(f"name: {recipe.key} was called {present.name!r}; it has been rewritten")
     # What was embedded beforehand may have been overtaken; a job then fills it in.
@@ -242,13 +296,15 @@ def _add(
             )  # fmt: skip
         else:
             cursor.execute(
-                "UPDATE procedures_procedure SET revision = %s, authored = %s, tools = %s "
-                "WHERE memory_id = %s",
-                [plan.number, by_person or (present.authored and unchanged), tools, fresh.id],
+                "UPDATE procedures_procedure SET revision = %s, authored = %s, tools = %s, "
+                "prior_revision = CASE WHEN %s THEN NULL ELSE prior_revision END WHERE memory_id = %s",
+                [plan.number, by_person or (present.authored and unchanged), tools, plan.is_new, fresh.id],
             )
         if plan.is_new:
+            # A pending one that nothing has run gives way like any other.
             cursor.execute(
-                "UPDATE procedures_revision SET closed_at = clock_timestamp() "
+                "UPDATE procedures_revision SET closed_at = clock_timestamp(), "
+                "state = CASE WHEN state = 'pending' THEN 'withdrawn' ELSE state END "
                 "WHERE procedure_id = %s AND closed_at IS NULL",
                 [fresh.id],
             )
@@ -263,7 +319,7 @@ def _add(
     return Added(fresh, plan.number, list(plan.value["steps"]))
 
 
-def _present(row: Row) -> Found | None:
+def lock_present(row: Row) -> Found | None:
     """What stands beside a row that is locked already, locked against runs; None for a plain memory."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -293,7 +349,8 @@ def _state(recipe: Recipe, value: Any, row: Row | None) -> State:
     )
 
 
-def _within_limit(value: Any) -> None:
+def require_within_limit(value: Any) -> None:
+    """OpError 413 for a value that is too large to store."""
     size = len(canonical(value).encode())
     if size > limits.VALUE_BYTES:
         raise OpError(
@@ -479,6 +536,80 @@ def _path(graph: Graph, given: Sequence[str]) -> tuple[list[str], list[str]]:
         shown = ", ".join(unknown[:5]) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
         advisories.append(f"path: counted as undeclared: {shown}")
     return path, advisories
+
+
+# Evolve
+
+
+def evolve_queue(ctx: Context, procedure_id: int, given: dict[str, Any], *, dry_run: bool = False) -> int:
+    """Queue an evolve for the caller, whose name its changes bear; the job's id."""
+    caller = ctx.caller
+    job_id = governance.job_create(
+        ctx=ctx,
+        kind=EVOLVE_JOB,
+        input={
+            "procedure_id": procedure_id,
+            "given": given,
+            "dry_run": dry_run,
+            "principal": caller.principal,
+            "token_prefix": caller.token_prefix,
+            "agent": ctx.agent or caller.bound_agent,
+            "user_id": ctx.user_id,
+            "session_id": ctx.session_id,
+            "run_id": ctx.run_id,
+            "reason": ctx.reason,
+            "request_id": ctx.request_id,
+        },
+    )
+    if not dry_run:
+        with connection.cursor() as cursor:
+            # For the sweep and the console. Not worth waiting for an evolve that holds the row.
+            cursor.execute(
+                "UPDATE procedures_procedure SET evolve_job = %s WHERE memory_id IN "
+                "(SELECT memory_id FROM procedures_procedure WHERE memory_id = %s "
+                "FOR NO KEY UPDATE SKIP LOCKED)",
+                [job_id, procedure_id],
+            )
+    return job_id
+
+
+QUEUED_AT_ONCE = 200
+FAILED_REST_S = 600
+"""An evolve that failed for good is not queued again for so long."""
+
+
+def evolve_due() -> list[int]:
+    """Queue an evolve for each procedure whose runs have paused; the ids of the jobs.
+
+    The procedures themselves say that they have unfolded runs, so nothing is lost with the queue. One that
+    has an evolve waiting gets no other.
+    """
+    made = []
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute(
+                """SELECT p.memory_id, p.namespace_id, o.id, o.slug, n.slug
+                   FROM procedures_procedure p
+                   JOIN memories_memory m ON m.id = p.memory_id AND m.status = 'active'
+                   JOIN governance_namespace n ON n.id = p.namespace_id
+                   JOIN governance_org o ON o.id = n.org_id
+                   LEFT JOIN governance_job j ON j.id = p.evolve_job
+                   WHERE p.runs_folded < p.runs_total
+                     AND p.last_run_at <= clock_timestamp() - make_interval(secs => %s)
+                     AND (j.id IS NULL OR j.state = 'done' OR (j.state = 'failed'
+                          AND j.finished_at < clock_timestamp() - make_interval(secs => %s)))
+                   ORDER BY p.last_run_at LIMIT %s FOR UPDATE OF p SKIP LOCKED""",
+                [settings.LOOM_EVOLVE_QUIET_S, FAILED_REST_S, QUEUED_AT_ONCE],
+            )
+            due = cursor.fetchall()
+            for id_, namespace_id, org_id, org, namespace in due:
+                ctx = governance.system_context(
+                    org=Org(pk=org_id, slug=org),
+                    namespace=Namespace(pk=namespace_id, slug=namespace),
+                    op_name=EVOLVE_JOB,
+                )
+                made.append(evolve_queue(ctx, id_, {}))
+    return made
 
 
 # Fork

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from django.db import connection
 from pydantic import AwareDatetime, Field
@@ -44,6 +44,15 @@ def _plain(value: Any) -> Any:
     return iso(value) if isinstance(value, datetime) else value
 
 
+def _read(row: Row, names: tuple[str, ...]) -> Row:
+    """What the database gives as the text of JSON."""
+    return {name: None if row[name] is None else json.loads(row[name]) for name in names}
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else json.dumps(value)
+
+
 def _damaged(line: Line, why: str) -> TransferError:
     return TransferError(f"line {line.number} is damaged: {why}")
 
@@ -77,8 +86,26 @@ def _homes(namespace: Namespace, ids: set[int]) -> dict[int, _Home]:
 
 _PROCEDURE = (
     "memory_id", "revision", "authored", "quarantined", "template", "tools", "dead_ends", "fail_prone",
-    "runs_total", "runs_ok", "runs_folded", "last_run_at", "forked_from",
+    "runs_total", "runs_ok", "runs_folded", "last_run_at", "forked_from", "prior_revision",
+    "fail_prone_edges", "evidence", "evolve_settings",
 )  # fmt: skip
+
+
+_PROCEDURE_JSON = ("forked_from", "fail_prone_edges", "evidence", "evolve_settings")
+
+
+class RetentionRow(FileRow):
+    """`folding.Retention.stored`."""
+
+    pairs: Natural
+    kept: Natural
+    last_ok: bool
+
+
+class EvidenceRow(FileRow):
+    """What the folded runs amount to besides counters; empty before the first."""
+
+    retention: RetentionRow | None = None
 
 
 class ProcedureRow(FileRow):
@@ -97,6 +124,11 @@ class ProcedureRow(FileRow):
     runs_folded: Natural
     last_run_at: AwareDatetime | None
     forked_from: dict[str, Any] | None
+    prior_revision: Count | None
+    fail_prone_edges: list[tuple[Text128, Text128]]
+    evidence: EvidenceRow
+    # As it stands: what is not valid any more is left out of account when it is used.
+    evolve_settings: Any
 
 
 @section("procedures", order=50)
@@ -115,11 +147,7 @@ class Procedures:
             [namespace.pk],
         ):
             row = {name: _plain(item) for name, item in zip(_PROCEDURE, columns, strict=True)}
-            origin = row["forked_from"]
-            yield row | {
-                "memory_id": str(row["memory_id"]),
-                "forked_from": None if origin is None else json.loads(origin),
-            }
+            yield row | {"memory_id": str(row["memory_id"])} | _read(row, _PROCEDURE_JSON)
 
     def load(self, run: Import, lines: list[Line]) -> None:
         """Store procedures beside memory rows that came with this file."""
@@ -134,7 +162,13 @@ class Procedures:
         for line, row in rows:
             if row.memory_id not in known:
                 raise _damaged(line, f"memory {row.memory_id} is no procedure of the file")
-            said = row.tools or row.dead_ends or row.fail_prone or row.forked_from is not None
+            said = (
+                row.tools
+                or row.dead_ends
+                or row.fail_prone
+                or row.fail_prone_edges
+                or (row.forked_from, row.evolve_settings) != (None, None)
+            )
             if known[row.memory_id][0] == Status.REDACTED and said:
                 raise _damaged(line, "a redacted procedure has no tools, flags or origin")
         insert(
@@ -149,19 +183,25 @@ class Procedures:
                     governance.job_create(ctx=run.ctx, kind=EMBED_JOB, input={"procedure_id": row.memory_id})
 
     def _stored(self, row: ProcedureRow, name: str) -> Any:
-        if name == "forked_from":
-            return None if row.forked_from is None else json.dumps(row.forked_from)
-        return getattr(row, name)
+        value = getattr(row, name)
+        if isinstance(value, EvidenceRow):
+            return json.dumps(value.model_dump(exclude_unset=True))
+        return _json(value) if name in _PROCEDURE_JSON else value
 
     def finish(self, run: Import) -> None:
         """What a procedure says of its revisions and runs must be what has come in of them."""
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT p.memory_id FROM procedures_procedure p LEFT JOIN LATERAL (SELECT count(*) AS total, "
-                "count(*) FILTER (WHERE u.ok) AS won FROM procedures_run u "
+                "count(*) FILTER (WHERE u.ok) AS won, count(u.folded_at) AS folded, "
+                "coalesce(max(u.seq) FILTER (WHERE u.folded_at IS NOT NULL), 0) AS last "
+                "FROM procedures_run u "
                 "WHERE u.procedure_id = p.memory_id) n ON true WHERE p.namespace_id = %s "
-                "AND (p.runs_total <> n.total OR p.runs_ok <> n.won OR NOT EXISTS (SELECT "
-                "FROM procedures_revision r WHERE r.procedure_id = p.memory_id AND r.number = p.revision)) "
+                "AND (p.runs_total <> n.total OR p.runs_ok <> n.won "
+                "OR p.runs_folded <> n.folded OR p.runs_folded <> n.last "
+                "OR NOT EXISTS (SELECT FROM procedures_revision r WHERE r.procedure_id = p.memory_id "
+                "AND r.number = p.revision AND (r.state = 'pending') = (p.prior_revision IS NOT NULL) "
+                "AND (r.state <> 'pending' OR r.prior = p.prior_revision))) "
                 "ORDER BY 1 LIMIT 20",
                 [run.namespace.pk],
             )
@@ -177,17 +217,74 @@ class Procedures:
 
 _REVISION = (
     "procedure_id", "number", "graph", "digest", "proposed_by", "reason", "state", "counters", "opened_after",
-    "opened_at", "closed_at",
+    "opened_at", "closed_at", "prior", "restores", "baseline", "verdict",
 )  # fmt: skip
 
 
+_REVISION_JSON = ("graph", "counters", "baseline", "verdict")
+
+
 class TallyRow(FileRow):
-    """Counters as `counting.Tally.stored` leaves them."""
+    """Counters as `folding.RevisionState.stored` leaves them."""
 
     total: Natural = 0
     ok: Natural = 0
+    pathed: Natural = 0
+    strikes: Natural = 0
+    strike_sources: list[tuple[Text150, Text128]] = []
+    ok_sources: list[tuple[Text150, Text128]] = []
+    proven: bool = False
     nodes: list[tuple[str, Natural, Natural, Natural, Natural]] = []
     edges: list[tuple[str, str, Natural, Natural, Natural, Natural]] = []
+
+
+class BaselineRow(FileRow):
+    """`judging.Baseline.stored`."""
+
+    total: Natural
+    ok: Natural
+    costs: dict[Literal["duration_ms", "steps_taken", "tokens"], tuple[Count, float]]
+
+
+class CountsRow(FileRow):
+    """Runs and their successes."""
+
+    total: Natural
+    ok: Natural
+
+
+class GateRow(FileRow):
+    """`gate.GateSettings`."""
+
+    mode: Literal["sprt", "margin"]
+    baseline: Literal["integrated", "plugin"]
+    min_runs: Count
+    max_runs: Count
+    margin: float
+    min_drop: float
+    alpha: float
+    beta: float
+    cost_tolerance: float
+    cost_min_samples: Count | None
+
+
+class VerdictRow(FileRow):
+    """`judging.Judgement.stored`."""
+
+    verdict: Literal["accept", "revert"]
+    reason: Literal["", "success", "cost"]
+    mode: Literal["sprt", "margin"]
+    by: Literal["bound", "cap", "margin"]
+    llr: float | None
+    bounds: tuple[float, float]
+    before: CountsRow
+    after: CountsRow
+    cost_before: dict[str, float]
+    cost_after: dict[str, float]
+    cost_measure: str
+    run: Count
+    at: str
+    settings: GateRow
 
 
 class RevisionRow(FileRow):
@@ -204,6 +301,10 @@ class RevisionRow(FileRow):
     opened_after: Natural
     opened_at: AwareDatetime
     closed_at: AwareDatetime | None
+    prior: Count | None
+    restores: Count | None
+    baseline: BaselineRow | None
+    verdict: VerdictRow | None
 
 
 @section("procedure_revisions", order=51)
@@ -222,11 +323,7 @@ class Revisions:
             [namespace.pk],
         ):
             row = {name: _plain(item) for name, item in zip(_REVISION, columns, strict=True)}
-            yield row | {
-                "procedure_id": str(row["procedure_id"]),
-                "graph": json.loads(row["graph"]),
-                "counters": json.loads(row["counters"]),
-            }
+            yield row | {"procedure_id": str(row["procedure_id"])} | _read(row, _REVISION_JSON)
 
     def load(self, run: Import, lines: list[Line]) -> None:
         """Store revisions of procedures that came with this file."""
@@ -256,13 +353,10 @@ class Revisions:
             raise _damaged(line, "the digest is not that of the graph")
 
     def _stored(self, row: RevisionRow, name: str) -> Any:
-        if name == "graph":
-            return json.dumps(row.graph)
-        return (
-            json.dumps(row.counters.model_dump(exclude_unset=True))
-            if name == "counters"
-            else getattr(row, name)
-        )
+        value = getattr(row, name)
+        if isinstance(value, FileRow):
+            return json.dumps(value.model_dump(exclude_unset=True))
+        return _json(value) if name in _REVISION_JSON else value
 
     def finish(self, run: Import) -> None:
         """Nothing is left to do."""

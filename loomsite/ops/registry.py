@@ -71,7 +71,11 @@ class Op:
     tool: str = ""
     toolset: Literal["core", "all", "by_name"] = "all"
     prepare: Callable[[Context, Any], Any] | None = None
+    # Takes the answer that was stored and returns the one that is given; a `state` of queued or running
+    # makes it a 202.
     after_commit: Callable[[Context, dict[str, Any]], dict[str, Any]] | None = None
+    # The op's work is done by a job, and so is its dry run: the pipeline keeps the transaction.
+    dry_runs_in_job: bool = False
     # Named in 404 messages of a scoped op and in the generated reference.
     see_also: tuple[str, ...] = ()
 

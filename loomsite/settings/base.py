@@ -125,6 +125,9 @@ LOOM_JOB_STALE_S = env.integer("LOOM_JOB_STALE_S", 60, 2, 86_400)
 LOOM_JOB_KEEP_DAYS = env.integer("LOOM_JOB_KEEP_DAYS", 30, 1, 3650)
 LOOM_SWEEP_S = env.integer("LOOM_SWEEP_S", 15, 1, 3600)
 
+LOOM_EVOLVE_QUIET_S = env.integer("LOOM_EVOLVE_QUIET_S", 60, 0, 86_400)
+LOOM_PROCEDURE_STRIKE_LIMIT = env.integer("LOOM_PROCEDURE_STRIKE_LIMIT", 3, 0, 1000)
+
 LOOM_EMBEDDER = env.choice("LOOM_EMBEDDER", "wordllama", ("wordllama", "openai", "none"))
 LOOM_EMBEDDER_URL = env.text("LOOM_EMBEDDER_URL")
 if LOOM_EMBEDDER == "openai":
@@ -160,5 +163,6 @@ CELERY_BEAT_SCHEDULE = {
     "expire": {"task": "memories.expire_due", "schedule": float(LOOM_SWEEP_S)},
     "purge": {"task": "memories.purge_due", "schedule": 60.0},
     "plans": {"task": "governance.expire_plans", "schedule": float(LOOM_SWEEP_S)},
+    "evolve": {"task": "procedures.evolve_due", "schedule": float(LOOM_SWEEP_S)},
     "rescan": {"task": "memories.rescan", "schedule": float(LOOM_SWEEP_S)},
 }

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from governance.models import ErasureRequest, Job
+from governance.services import worker_heartbeat
 from tests.conftest import Cast
 
 Need = Literal["viewer", "writer", "reviewer", "admin"]
@@ -146,6 +147,10 @@ EXAMPLES: dict[str, Example] = {
     "procedure.add": Example(
         "writer", {"name": "Another", "situation": "It is needed", "steps": ["One", "Two"]}, audited=1
     ),
+    # Nobody takes the job; with a worker that beats, the answer tells that it waits.
+    "procedure.evolve": Example(
+        "writer", {"memory_key": "procedure_usual", "wait_s": 0}, at_home=202, elsewhere=404
+    ),
     "procedure.fork": Example(
         "writer",
         {"from_namespace": "team", "memory_key": "procedure_usual", "new_name": "Copy"},
@@ -157,6 +162,21 @@ EXAMPLES: dict[str, Example] = {
     "procedure.match": Example("viewer", {"situation": "the usual work comes up"}),
     "procedure.record_run": Example(
         "writer", {"memory_key": "procedure_usual", "path": ["s1", "s2"]}, audited=1, elsewhere=404
+    ),
+    "procedure.revise": Example(
+        "writer",
+        {
+            "memory_key": "procedure_usual",
+            "graph": {
+                "nodes": [
+                    {"id": "s1", "kind": "step", "text": "One"},
+                    {"id": "s2", "kind": "step", "text": "Another"},
+                ],
+                "edges": [{"src": "s1", "dst": "s2", "kind": "dep"}],
+            },
+        },
+        audited=1,
+        elsewhere=404,
     ),
 }
 
@@ -180,6 +200,7 @@ def seed(cast: Cast) -> dict[str, str]:
     )  # fmt: skip
     usual = {"name": "Usual", "situation": "The usual work comes up", "steps": ["One", "Two"]}
     assert cast.run("procedure.add", usual).status == 200
+    worker_heartbeat()
     job = Job.objects.create(org=cast.org, namespace=cast.team, kind="nothing")
     erasure = ErasureRequest.objects.create(
         org=cast.org, namespace=cast.team, user_id="nobody", reason="asked for", requested_by="owner",

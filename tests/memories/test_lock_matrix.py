@@ -180,7 +180,12 @@ CELLS: dict[str, dict[str, Cell]] = {
 # The apps above guard rows of their own kinds, and prove it beside them.
 ABOVE = {
     "facts": ("tests/facts/test_locks.py",),
-    "procedures": ("tests/procedures/test_add.py", "tests/procedures/test_record_run.py"),
+    "procedures": (
+        "tests/procedures/test_add.py",
+        "tests/procedures/test_record_run.py",
+        "tests/procedures/test_evolve.py",
+        "tests/procedures/test_revise.py",
+    ),
 }
 # It closes a plan and touches no governed row.
 NO_ROW = ("plan.withdraw",)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import Cast
 from tests.memories.helpers import AUDIT, history, nothing_changes, sql
+from tests.procedures.evolving import evolve_by_itself
 from tests.procedures.helpers import KEY, RECIPE, add, graph, record
 
 
@@ -186,6 +187,8 @@ def test_a_person_makes_it_authored_and_an_agent_a_candidate(cast: Cast) -> None
     add(cast, situation="Another one")
     assert status() == "candidate"
     record(cast, ["s1"])
+    assert status() == "candidate", "the run is not folded yet"
+    evolve_by_itself()
     assert status() == "exercised"
 
 

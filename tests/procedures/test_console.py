@@ -14,6 +14,7 @@ from django.urls import reverse
 from procedures.models import Procedure
 from tests.console.conftest import Cast, build_cast
 from tests.console.test_csp import faults_of
+from tests.procedures.evolving import evolve_by_itself
 from tests.procedures.helpers import KEY, RECIPE, graph
 
 
@@ -28,6 +29,7 @@ def console(db: None) -> Cast:
         note = "" if ok else "it <b>broke</b>"
         body = {"memory_key": KEY, "path": ["look", "fix", "check", "odd"], "ok": ok, "note": note}
         assert cast.call("procedure.record_run", **body).ok
+    evolve_by_itself()
     return cast
 
 

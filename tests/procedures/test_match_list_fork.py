@@ -10,6 +10,7 @@ from loomsite.ops import Role
 from memories.embedders import reset_embedder
 from tests.conftest import Cast, Reply
 from tests.memories.helpers import nothing_changes, sql
+from tests.procedures.evolving import evolve_by_itself
 from tests.procedures.helpers import KEY, RECIPE, add, graph, record
 
 OTHER = {
@@ -58,6 +59,7 @@ def test_among_near_equals_the_better_proven_comes_first(cast: Cast) -> None:
     add(cast, name="Twin")
     assert keys(match(cast)) == [KEY, "procedure_twin"]
     record(cast, ["s1"], ok=False, key="procedure_twin")
+    evolve_by_itself()
     assert keys(match(cast)) == ["procedure_twin", KEY]
     sql(
         "UPDATE procedures_procedure p SET quarantined = true FROM memories_memory m "
@@ -72,6 +74,7 @@ def test_filters_by_tag_and_status(cast: Cast) -> None:
     add(cast, tags=["web"])
     add(cast, name="Twin", tags=["db"])
     record(cast, ["s1"], key="procedure_twin")
+    evolve_by_itself()
     assert keys(match(cast, tags=["web", "x"])) == [KEY]
     assert keys(match(cast, tags=["none"])) == []
     assert keys(match(cast, include_candidates=False)) == ["procedure_twin"]

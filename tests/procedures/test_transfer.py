@@ -18,6 +18,7 @@ from tests.conftest import Cast
 from tests.memories import test_transfer as memories
 from tests.memories.helpers import nothing_changes, sql, tables
 from tests.memories.test_transfer import BAD, _changed, body, exported, taken
+from tests.procedures.evolving import evolve
 from tests.procedures.helpers import KEY, RECIPE, graph
 
 KEYS = (KEY, "procedure_copy", "procedure_kinds", "procedure_東京")
@@ -76,13 +77,21 @@ def rich(cast: Cast) -> None:
         run(f"procedure_{name.lower()}", ["s1"], note="swordfish", report_id="r")
     call("memory.redact", memory_key="procedure_secret", reason="leaked")
     call("memory.delete", memory_key="procedure_gone", reason="over")
-    # What evolve leaves.
-    sql("UPDATE procedures_run SET folded_at = '2026-01-02T03:04:05Z' WHERE seq = 1 AND path <> '{}'")
-    sql("UPDATE procedures_procedure SET runs_folded = 1, dead_ends = '{c}' WHERE runs_total > 3")
-    sql(
-        'UPDATE procedures_revision SET counters = \'{"total": 1, "ok": 1, '
-        '"nodes": [["a", 1, 1, 1, 1]], "edges": [["a", "b", 1, 1, 1, 1]]}\' WHERE number = 2'
-    )
+    # What evolve leaves: a rejected, a withdrawn and a pending revision, a dead end, unfolded runs.
+    evolve(cast, KEY, by="owner")
+    revise = {"memory_key": "procedure_kinds", "graph": graph("m>d d>s s>t"), "reason": "one more"}
+    for _ in range(10):
+        run("procedure_kinds", ["m", "d", "s"], duration_ms=3)
+    for _ in range(2):
+        call("procedure.revise", **revise)
+        for _ in range(9):
+            run("procedure_kinds", ["m", "d", "strange"], ok=False)
+        assert evolve(cast, "procedure_kinds", by="owner")["gate"] == "revert"
+        revise["force"] = True
+    call("procedure.revise", **revise)
+    call("procedure.revise", **{**revise, "graph": graph("m>d d>s")})
+    run("procedure_kinds", ["m"], ok=False)
+    sql("UPDATE procedures_procedure SET evolve_settings = '{\"min_runs\": 4}' WHERE runs_total > 9")
 
 
 @pytest.fixture
@@ -131,7 +140,7 @@ def test_procedures_are_located_listed_and_reported_to_as_before(filled: Cast) -
     for key in ("procedure_secret", "procedure_gone"):
         assert filled.console("procedure.locate", {"memory_key": key}).status == 404
     more = filled.console("procedure.record_run", {"memory_key": KEY, "path": ["a"], "ok": True})
-    assert more["run_stats"]["total"] == 6 and more["run_stats"]["unfolded"] == 5
+    assert more["run_stats"]["total"] == 6 and more["run_stats"]["unfolded"] == 1
 
 
 def test_situation_vectors_are_made_by_jobs(filled: Cast, settings: Any) -> None:
@@ -160,6 +169,11 @@ DAMAGES: dict[str, tuple[str, dict[str, Any], str]] = {
     "a changed graph": ("procedure_revisions", {"graph": graph("x>y")}, "digest is not that of the graph"),
     "no graph": ("procedure_revisions", {"graph": {"nodes": [], "edges": []}}, "graph.nodes"),
     "broken counters": ("procedure_revisions", {"counters": {"nodes": [1]}}, "is damaged: counters.nodes"),
+    "folded runs that are not": ("procedures", {"runs_folded": 1}, "not those of the file's runs"),
+    "a pending revision of nothing": ("procedures", {"prior_revision": 1}, "not those of the file's runs"),
+    "broken evidence": ("procedures", {"evidence": {"retention": 1}}, "is damaged: evidence.retention"),
+    "a broken verdict": ("procedure_revisions", {"verdict": {"verdict": "accept"}}, "is damaged: verdict"),
+    "a broken baseline": ("procedure_revisions", {"baseline": {"total": 1}}, "is damaged: baseline"),
     "a run of nothing": ("procedure_runs", {"procedure_id": "1"}, "which the file lacks"),
     "a run of no revision": ("procedure_runs", {"revision": 77}, "a run of revision 77"),
     "a run out of order": ("procedure_runs", {"seq": 7}, "run 7 follows run 0"),
