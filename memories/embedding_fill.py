@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from django.db import connection, transaction
 
 from governance.jobs import JobRun, NotNow
-from memories.embedders import EmbedderUnavailable, get_embedder, is_zero
-from memories.services import embedding_text, write_embeddings
+from memories.embedders import EmbedderUnavailable, get_embedder
+from memories.services import embedding_text
+from memories.vectors import Embedded, embed_texts, write_vectors
 
 BATCH = 64
 AGAIN_AFTER_S = 30.0
@@ -44,7 +44,7 @@ def _fill(run: JobRun) -> dict[str, Any]:
             )
             rows = cursor.fetchall()
         texts = [embedding_text(key, json.loads(value)) for _, _, key, value, _ in rows]
-        vectors: Sequence[Any] = list(embedder.embed(texts)) if texts else []
+        made = embed_texts(texts) if texts else {}
         with transaction.atomic(), connection.cursor() as cursor:
             # Rows are locked against a write that would make the vector stale between look and store.
             cursor.execute(
@@ -53,9 +53,12 @@ def _fill(run: JobRun) -> dict[str, Any]:
                 [[row[0] for row in rows]],
             )
             present = dict(cursor.fetchall())
-            for (id_, namespace_id, _, _, sha), vector in zip(rows, vectors, strict=True):
-                if present.get(id_) == sha and not is_zero(vector):
-                    write_embeddings(cursor, namespace_id, embedder.name, [(id_, vector, sha)])
-                    filled += 1
+            write = [
+                Embedded(id_, namespace_id, sha, made[text])
+                for (id_, namespace_id, _, _, sha), text in zip(rows, texts, strict=True)
+                if present.get(id_) == sha and made[text]
+            ]
+            write_vectors(cursor, embedder.name, write)
+            filled += len(write)
         run.progress(min(1.0, (start + len(batch)) / len(ids)))
     return {"filled": filled, "asked": len(ids)}

@@ -9,9 +9,12 @@ Pure functions. The formula, for one query and a set of rows R (all rows that th
     K(d)    = kw(d) / max kw over R                          no match: 0
     S(d)    = max(0, sim(d)) / max sim over R                max sim <= 0: 0
     rank(d) = (1 - w) * K(d) + w * S(d)                      w: the embedder's weight
+              + PIN, if pinned
+              - RECENCY * min(1, age(d) / 1 year)            age: behind the newest candidate
 
 Candidates are the `POOL` best by kw and the `POOL` best by sim, with both values exact for each. Both
 maxima are those of the two legs' first rows, so a row's rank does not depend on how deep the pools are.
+A pin and a later change break ties: they never lift a row over one that scores `EPSILON` more.
 Order: rank, rounded to `DIGITS` decimals so that the order of a floating-point sum cannot decide a tie,
 then id. Without a usable query vector w is 0.
 
@@ -39,6 +42,17 @@ POOL: Final = 100
 """Candidates taken from each leg; `pool_size` for a larger page."""
 
 DIGITS: Final = 9
+
+PIN: Final = 0.002
+"""Added to the rank of a pinned memory."""
+
+RECENCY: Final = 0.001
+"""Taken from the rank of one a year older than the newest candidate, linearly less from younger ones."""
+
+RECENCY_SECONDS: Final = 365 * 86_400
+
+EPSILON: Final = PIN + RECENCY
+"""So much better a row has to be by score to stay ahead of a pinned and newer one, whatever their pins."""
 
 
 @dataclass(frozen=True, slots=True)
