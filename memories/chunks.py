@@ -7,11 +7,12 @@ only the semantic leg knows parts, and a memory counts by its nearest one.
 import math
 from typing import Final
 
-WHOLE: Final = 2_000
-"""Up to so many characters a text is one chunk: what fits into an answer is embedded as it is shown."""
+WHOLE: Final = 1_500
+"""Up to so many characters a text is one chunk."""
 
-CHUNK: Final = 1_600
-"""Characters of a chunk, if the text is not so long that `MAX_CHUNKS` of them do not hold it."""
+CHUNK: Final = 1_000
+"""Characters of a chunk, if the text is not so long that `MAX_CHUNKS` of them do not hold it. About what the
+small sentence models take in: 256 tokens."""
 
 MAX_CHUNKS: Final = 64
 """Vectors of one memory at most, which bounds what a write costs; longer texts have longer chunks."""

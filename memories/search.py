@@ -291,7 +291,7 @@ def _frequencies(terms: list[str], namespaces: list[int]) -> dict[str, int]:
                 "AND term = ANY(%s) AND active GROUP BY term",
                 [namespaces, unknown],
             )
-            counted = {term: _two_digits(int(count)) for term, count in cursor.fetchall()}
+            counted = {str(term): _two_digits(int(count)) for term, count in cursor.fetchall()}
         with _counted_lock:
             if len(_counted) > _COUNTED_MAX:
                 _counted.clear()
@@ -302,7 +302,7 @@ def _frequencies(terms: list[str], namespaces: list[int]) -> dict[str, int]:
 
 def _two_digits(count: int) -> int:
     """Rounded, so that processes which counted at different moments rank alike."""
-    step = 10 ** max(0, len(str(count)) - 2)
+    step: int = 10 ** max(0, len(str(count)) - 2)
     return (count + step // 2) // step * step
 
 

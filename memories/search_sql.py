@@ -76,7 +76,7 @@ _GRAPH = """
   near AS MATERIALIZED (
     SELECT e.memory_id AS id, {distance} AS distance
     FROM memories_embedding e JOIN memories_memory m ON m.id = e.memory_id
-    WHERE e.in_graph AND e.embedder = {embedder} AND e.dim = %(dim)s
+    WHERE e.in_graph AND e.embedder = {embedder} AND e.dim = {dim}
       AND e.namespace_id = ANY(%(namespaces)s) AND {filters}
     ORDER BY {distance} LIMIT %(reach)s),
   tail AS MATERIALIZED (
@@ -162,7 +162,11 @@ def statement(plan: Plan) -> str:
     if plan.semantic:
         if plan.graph:
             distance = f"(e.vector::halfvec({plan.dim})) <=> %(vector)s::halfvec({plan.dim})"
-            ctes.append(_GRAPH.format(filters=plan.filters, distance=distance, embedder=literal(plan.graph)))
+            ctes.append(
+                _GRAPH.format(
+                    filters=plan.filters, distance=distance, embedder=literal(plan.graph), dim=plan.dim
+                )
+            )
             raw = "(SELECT count(*) FROM near)"
         else:
             ctes.append(_EXACT.format(filters=plan.filters))

@@ -145,13 +145,18 @@ LOGGING = {
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": LOOM_LOG_LEVEL},
-    # It says "Terminating session: None" for every request of a server without sessions.
-    "loggers": {"mcp.server.streamable_http": {"level": "WARNING"}},
+    "loggers": {
+        # It says "Terminating session: None" for every request of a server without sessions.
+        "mcp.server.streamable_http": {"level": "WARNING"},
+        # A line for each call of an embedding endpoint.
+        "httpx": {"level": "WARNING"},
+    },
 }
 
 CELERY_BEAT_SCHEDULE = {
     "heartbeat": {"task": "governance.heartbeat", "schedule": 5.0},
     "sweep": {"task": "governance.sweep", "schedule": float(LOOM_SWEEP_S)},
     "expire": {"task": "memories.expire_due", "schedule": float(LOOM_SWEEP_S)},
+    "graft": {"task": "memories.graft", "schedule": float(LOOM_SWEEP_S)},
     "rescan": {"task": "memories.rescan", "schedule": float(LOOM_SWEEP_S)},
 }
