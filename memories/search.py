@@ -77,11 +77,18 @@ def memory_search(ctx: Context, request: SearchRequest) -> dict[str, Any]:
     if not namespaces or not (query.terms or query.vector is not None):
         return answer
     rows = _run(ctx, query, request, namespaces)
-    near = [ranking.Ranked(row["id"], row["rank"], row["keyword_score"], row["similarity"]) for row in rows]
-    if rows and not ranking.nothing_near(near, get_embedder().floor):
+    if rows and not _nothing_near(query, rows):
         answer.update(abstain=False, abstain_reason=None)
     answer["results"] = [_hit(row, request, query.weight) for row in rows]
     return answer
+
+
+def _nothing_near(query: Query, rows: list[dict[str, Any]]) -> bool:
+    coverage = max(map(_coverage, rows)) if query.terms else None
+    similarities = [row["similarity"] for row in rows if row["similarity"] is not None]
+    # Rows that are not embedded yet: words alone can judge them.
+    similarity = max(similarities) if query.vector is not None and similarities else None
+    return ranking.nothing_near(coverage, similarity, get_embedder().floor)
 
 
 def _namespaces(ctx: Context, request: SearchRequest) -> tuple[list[int], list[str], list[str]]:
@@ -222,9 +229,9 @@ def _fetch(plan: Plan, params: dict[str, Any]) -> list[dict[str, Any]]:
         return _rows(statement(plan), params)
     with transaction.atomic():
         with connection.cursor() as cursor:
-            # The graph goes on until enough rows pass the filters, in order of distance.
+            # The graph goes on until enough rows pass the filters; the statement puts them in order.
             cursor.execute(
-                "SELECT set_config('hnsw.iterative_scan', 'strict_order', true), "
+                "SELECT set_config('hnsw.iterative_scan', 'relaxed_order', true), "
                 "set_config('hnsw.max_scan_tuples', '200000', true), "
                 "set_config('hnsw.ef_search', '200', true)"
             )
