@@ -211,8 +211,22 @@ def _many_clients(op: str, where: Site, url: str, mcp_url: str | None) -> dict[s
     return summary
 
 
+def crowd_of(
+    url: str, where: Site, namespace: str, clients: int, block: int
+) -> tuple[float, list[float], int]:
+    """memory.set over REST by many clients at once into a namespace; see `crowd`."""
+    return crowd(
+        "memory.set", lambda: rest_way(url, where, "/v1/memory.set"), block, 5_000, clients, namespace
+    )
+
+
 def crowd(
-    op: str, opened: Callable[[], Any], block: int, seed: int, clients: int = CLIENTS
+    op: str,
+    opened: Callable[[], Any],
+    block: int,
+    seed: int,
+    clients: int = CLIENTS,
+    namespace: str = NAMESPACE,
 ) -> tuple[float, list[float], int]:
     """Many clients at once, `block` calls each: (seconds in all, milliseconds of each call, failures)."""
     times: list[float] = []
@@ -224,7 +238,7 @@ def crowd(
         own = []
         try:
             with opened() as send:
-                prepared = [next(inputs) for _ in range(block)]
+                prepared = [{**next(inputs), "namespace": namespace} for _ in range(block)]
                 gate.wait()
                 for payload in prepared:
                     started = time.perf_counter()

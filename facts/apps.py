@@ -10,7 +10,9 @@ class FactsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Let `memory.lock`, holds and sources find facts."""
-        from facts import guarding
+        """Let `memory.lock`, holds, sources and `reembed` find facts."""
+        from facts import embedding_fill, guarding
+        from memories import reembed
 
         guarding.register()
+        reembed.register(embedding_fill.FactVectors())

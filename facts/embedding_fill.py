@@ -12,7 +12,8 @@ from facts import index, selectors
 from governance.jobs import JobRun
 from governance.models import Namespace
 from governance.services import job_create, system_context
-from memories.embedders import EmbedderUnavailable, get_embedder, is_zero
+from memories.embedders import Embedder, EmbedderUnavailable, get_embedder, is_zero
+from memories.reembed import count
 
 AGAIN_AFTER_S = 300.0
 
@@ -35,11 +36,19 @@ def embedding_fill(run: JobRun) -> dict[str, Any]:
 
 
 def _fill(ids: Sequence[int]) -> dict[str, Any]:
-    embedder, filled = get_embedder(), 0
+    return {"filled": embed_versions(ids, get_embedder()), "asked": len(ids)}
+
+
+def embed_versions(ids: Sequence[int], embedder: Embedder) -> int:
+    """Embed those of these versions that have no vector of this embedder; how many were stored.
+
+    Raises EmbedderUnavailable.
+    """
+    filled = 0
     facts = selectors.fetch(
-        "v.id = ANY(%s) AND l.status <> 'redacted' AND NOT EXISTS (SELECT "
-        "FROM facts_factembedding e WHERE e.version_id = v.id)",
-        [list(ids)],
+        "v.id = ANY(%s) AND l.status <> 'redacted' AND NOT EXISTS (SELECT FROM facts_factembedding e "
+        "WHERE e.version_id = v.id AND e.embedder = %s)",
+        [list(ids), embedder.name],
     )
     texts = [index.text_of(fact.subject, fact.attribute, fact.value) for fact in facts]
     vectors: Sequence[Any] = list(embedder.embed(texts)) if texts else []
@@ -57,4 +66,38 @@ def _fill(ids: Sequence[int]) -> dict[str, Any]:
                 [embedder.name, len(vector), HalfVector(vector).to_text(), fact.id],
             )
             filled += 1
-    return {"filled": filled, "asked": len(ids)}
+    return filled
+
+
+class FactVectors:
+    """The vectors of fact versions, for `memories.reembed`."""
+
+    name = "facts"
+    _LACKING = """FROM facts_version v WHERE NOT EXISTS (
+      SELECT FROM facts_factembedding e WHERE e.version_id = v.id AND e.embedder = %s)"""
+
+    def left(self, embedder: str) -> int:
+        """See `Source.left`."""
+        return count(f"SELECT count(*) {self._LACKING}", [embedder])
+
+    def step(self, embedder: Embedder, after: int, limit: int) -> tuple[int | None, int]:
+        """See `Source.step`."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"SELECT v.id {self._LACKING} AND v.id > %s ORDER BY v.id LIMIT %s",  # noqa: S608
+                [embedder.name, after, limit],
+            )
+            ids = [row[0] for row in cursor.fetchall()]
+        return (ids[-1], embed_versions(ids, embedder)) if ids else (None, 0)
+
+    def prune(self, embedder: str, limit: int) -> int:
+        """See `Source.prune`."""
+        return count(
+            """WITH gone AS (DELETE FROM facts_factembedding e USING (
+                 SELECT version_id, embedder FROM facts_factembedding o WHERE embedder <> %s
+                   AND EXISTS (SELECT FROM facts_factembedding c WHERE c.version_id = o.version_id
+                               AND c.embedder = %s) LIMIT %s) o
+               WHERE (e.version_id, e.embedder) = (o.version_id, o.embedder) RETURNING 1)
+               SELECT count(*) FROM gone""",
+            [embedder, embedder, limit],
+        )

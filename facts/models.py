@@ -188,11 +188,10 @@ class FactPosting(models.Model):
 
 
 class FactEmbedding(models.Model):
-    """The vector of a version's text, with the embedder that made it."""
+    """The vector of a version's text, by embedder: two may stand beside each other while `reembed` runs."""
 
-    version = models.OneToOneField(
-        Version, on_delete=models.CASCADE, primary_key=True, related_name="embedding"
-    )
+    pk = models.CompositePrimaryKey("version_id", "embedder")
+    version = models.ForeignKey(Version, on_delete=models.CASCADE, db_index=False, related_name="embeddings")
     namespace = models.ForeignKey(Namespace, on_delete=models.CASCADE)
     embedder = models.CharField(max_length=128)
     dim = models.SmallIntegerField()

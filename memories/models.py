@@ -230,19 +230,40 @@ class CorpusStripe(models.Model):
 
 
 class Embedding(models.Model):
-    """The vector of a memory's text, with the embedder that made it."""
+    """The vector of one chunk of a memory's text, with the embedder that made it.
 
-    memory = models.OneToOneField(
-        Memory, on_delete=models.CASCADE, primary_key=True, related_name="embedding"
-    )
-    namespace = models.ForeignKey(Namespace, on_delete=models.CASCADE)
+    Vectors of several embedders may stand beside each other while `reembed` runs; a search compares those of
+    its own embedder only. `starts_at` and `ends_at` are characters of the text that was embedded.
+    `in_graph` rows are in the embedder's HNSW index, if it has one; `memories.graph` moves them there.
+    """
+
+    pk = models.CompositePrimaryKey("memory_id", "embedder", "chunk")
+    memory = models.ForeignKey(Memory, on_delete=models.CASCADE, db_index=False, related_name="embeddings")
+    namespace = models.ForeignKey(Namespace, on_delete=models.CASCADE, db_index=False)
     embedder = models.CharField(max_length=128)
+    chunk = models.SmallIntegerField(default=0, db_default=0)
+    starts_at = models.IntegerField(default=0, db_default=0)
+    ends_at = models.IntegerField(default=0, db_default=0)
     dim = models.SmallIntegerField()
     vector = HalfVectorField()
     content_sha256 = models.CharField(max_length=64)
+    in_graph = models.BooleanField(default=False, db_default=False)
+
+    class Meta:
+        indexes = [models.Index(fields=["namespace", "in_graph", "embedder"], name="embedding_of_namespace")]
 
     def __str__(self) -> str:
-        return f"{self.memory_id} {self.embedder}"
+        return f"{self.memory_id}.{self.chunk} {self.embedder}"
+
+
+class Reembedding(models.Model):
+    """That `reembed` has gone once over everything for this embedder."""
+
+    embedder = models.CharField(max_length=128, primary_key=True)
+    finished_at = models.DateTimeField(db_default=Now())
+
+    def __str__(self) -> str:
+        return self.embedder
 
 
 class RawSession(models.Model):

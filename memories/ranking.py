@@ -9,9 +9,12 @@ Pure functions. The formula, for one query and a set of rows R (all rows that th
     K(d)    = kw(d) / max kw over R                          no match: 0
     S(d)    = max(0, sim(d)) / max sim over R                max sim <= 0: 0
     rank(d) = (1 - w) * K(d) + w * S(d)                      w: the embedder's weight
+              + PIN, if pinned
+              - RECENCY * min(1, age(d) / 1 year)            age: behind the newest candidate
 
 Candidates are the `POOL` best by kw and the `POOL` best by sim, with both values exact for each. Both
 maxima are those of the two legs' first rows, so a row's rank does not depend on how deep the pools are.
+A pin and a later change break ties: they never lift a row over one that scores `EPSILON` more.
 Order: rank, rounded to `DIGITS` decimals so that the order of a floating-point sum cannot decide a tie,
 then id. Without a usable query vector w is 0.
 
@@ -39,6 +42,26 @@ POOL: Final = 100
 """Candidates taken from each leg; `pool_size` for a larger page."""
 
 DIGITS: Final = 9
+
+PIN: Final = 0.002
+"""Added to the rank of a pinned memory."""
+
+RECENCY: Final = 0.001
+"""Taken from the rank of one a year older than the newest candidate, linearly less from younger ones."""
+
+RECENCY_SECONDS: Final = 365 * 86_400
+
+NEAR: Final = 0.46
+SIMILARITY_COUNTS: Final = 0.5
+"""`abstain` says that nothing is near below coverage + 0.5 * similarity = 0.46. Chosen on three conversations
+of LoCoMo by the mean share of rightly judged questions with and without an answer, and shown on the other two
+by `benchmarks/abstain.py`."""
+
+WORDS_NEAR: Final = 0.15
+"""The same for words alone."""
+
+EPSILON: Final = PIN + RECENCY
+"""So much better a row has to be by score to stay ahead of a pinned and newer one, whatever their pins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +147,15 @@ def mix(
     return sorted(rows, key=lambda row: (-row.rank, row.id))
 
 
-def nothing_near(rows: Iterable[Ranked], floor: float) -> bool:
-    """Whether to advise the caller to abstain: no row shares a term with the query, none reaches `floor`."""
-    return not any(row.keyword_score > 0 or (row.similarity or 0.0) >= floor for row in rows)
+def nothing_near(coverage: float | None, similarity: float | None, floor: float) -> bool:
+    """Whether to advise the caller to abstain, from the best coverage and the best similarity of the hits.
+
+    coverage: a hit's keyword score by what all terms of the query together are worth (the sum of their idf,
+    of those that occur nowhere too), in [0, 1); None when no words were compared. similarity: None when no
+    meanings were. floor: the embedder's, for meanings alone.
+    """
+    if coverage is None:
+        return similarity is None or similarity < floor
+    if similarity is None:
+        return coverage < WORDS_NEAR
+    return coverage + SIMILARITY_COUNTS * max(similarity, 0.0) < NEAR

@@ -1,14 +1,15 @@
-"""The hybrid search as one SQL statement; `memories.ranking` states the formula and its source."""
+"""The hybrid search: which legs a call needs, how each is best found, and what is said of the hits."""
 
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-import numpy as np
 from django.db import connection, transaction
 from pgvector import HalfVector
 
@@ -16,18 +17,32 @@ from governance.clock import iso
 from governance.tenancy import visible_namespaces
 from loomsite.ops import Context, Role
 from memories import ranking
-from memories.analysis import excerpt, flatten, query_terms
+from memories.analysis import analyze, excerpt, flatten, query_terms
 from memories.embedders import EmbedderUnavailable, embed_query, get_embedder, is_zero
 from memories.models import Status
+from memories.search_sql import Plan, Query, statement
 from memories.selectors import SERVED, STATUS, scope
 
-# Up to so many documents an exact scan of their vectors is both faster than the graph and never misses.
+# Up to so many documents an exact scan of their vectors and all postings of the query's terms is both fast
+# and never misses; `benchmarks/scale.py` shows both sides of it.
 EXACT_LIMIT = 20_000
 # More namespaces than this are not searched in one call; the rest is named.
 FAN_OUT = 20
 VALUE_BYTES = 2048
 MAX_TERMS = 64
-INDEXED_DIM = 256
+
+# In a larger corpus the keyword leg reads at most so many postings, the rarest terms' first, and scores at
+# most `SHORTLIST` of their texts in full. A text outside has none of the rare terms, or less of them than
+# any on the list: it could have passed one on it only by what the common terms add, each at most its idf.
+POSTINGS_READ = 40_000
+SHORTLIST = 1_000
+# Of each of the `COMMON_READ` least common of the other terms, the newest so many texts are scored too: they
+# are what a query of nothing but common words finds.
+NEWEST = 300
+COMMON_READ = 4
+# A term with more documents than this is counted once in so many seconds, and to two digits.
+COMMON_DF = 5_000
+COUNT_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -48,20 +63,6 @@ class SearchRequest:
     all_mine: bool = False
 
 
-@dataclass
-class _Query:
-    """The parts of the statement and their named parameters."""
-
-    filters: str
-    params: dict[str, Any] = field(default_factory=dict)
-    postings: str = "active"
-    terms: list[str] = field(default_factory=list)
-    vector: np.ndarray[Any, Any] | None = None
-    weight: float = 0.0
-    # The embedder is down: by words alone nothing can be said about similarity.
-    unjudged: bool = False
-
-
 def memory_search(ctx: Context, request: SearchRequest) -> dict[str, Any]:
     """Hits, best first, with what was searched, and the advice to abstain when nothing is near."""
     namespaces, searched, skipped = _namespaces(ctx, request)
@@ -75,12 +76,19 @@ def memory_search(ctx: Context, request: SearchRequest) -> dict[str, Any]:
     query = _prepare(ctx, request, namespaces)
     if not namespaces or not (query.terms or query.vector is not None):
         return answer
-    rows = _run(query, request, namespaces)
-    near = [ranking.Ranked(row["id"], row["rank"], row["keyword_score"], row["similarity"]) for row in rows]
-    if rows and not ranking.nothing_near(near, get_embedder().floor):
+    rows = _run(ctx, query, request, namespaces)
+    if rows and not _nothing_near(query, rows):
         answer.update(abstain=False, abstain_reason=None)
     answer["results"] = [_hit(row, request, query.weight) for row in rows]
     return answer
+
+
+def _nothing_near(query: Query, rows: list[dict[str, Any]]) -> bool:
+    coverage = max(map(_coverage, rows)) if query.terms else None
+    similarities = [row["similarity"] for row in rows if row["similarity"] is not None]
+    # Rows that are not embedded yet: words alone can judge them.
+    similarity = max(similarities) if query.vector is not None and similarities else None
+    return ranking.nothing_near(coverage, similarity, get_embedder().floor)
 
 
 def _namespaces(ctx: Context, request: SearchRequest) -> tuple[list[int], list[str], list[str]]:
@@ -101,7 +109,7 @@ def _namespaces(ctx: Context, request: SearchRequest) -> tuple[list[int], list[s
     )
 
 
-def _prepare(ctx: Context, request: SearchRequest, namespaces: list[int]) -> _Query:
+def _prepare(ctx: Context, request: SearchRequest, namespaces: list[int]) -> Query:
     where, params = scope(ctx, namespaces=namespaces)
     names: dict[str, Any] = {}
     for i, value in enumerate(params):
@@ -121,7 +129,10 @@ def _prepare(ctx: Context, request: SearchRequest, namespaces: list[int]) -> _Qu
         if value is not None:
             parts.append(clause)
             names[name] = value
-    query = _Query(" AND ".join(parts), names, postings="active" if statuses == [Status.ACTIVE] else "true")
+    query = Query(
+        " AND ".join(parts), names, postings="active" if statuses == [Status.ACTIVE] else "true", terms=[],
+        narrowed=len(parts) > 3 or len(params) > 1,
+    )  # fmt: skip
     if request.mode in ("hybrid", "keyword"):
         query.terms = query_terms(request.query)[:MAX_TERMS]
     if request.mode in ("hybrid", "semantic"):
@@ -141,139 +152,171 @@ def _prepare(ctx: Context, request: SearchRequest, namespaces: list[int]) -> _Qu
     return query
 
 
-def _run(query: _Query, request: SearchRequest, namespaces: list[int]) -> list[dict[str, Any]]:
+def _run(ctx: Context, query: Query, request: SearchRequest, namespaces: list[int]) -> list[dict[str, Any]]:
+    """The rows of the answer. A leg that a short way starves of hits is gone the whole way."""
     params = query.params
+    pool = ranking.pool_size(request.top_k)
     params.update(
-        namespaces=namespaces, pool=ranking.pool_size(request.top_k), top_k=request.top_k,
-        weight=query.weight, digits=ranking.DIGITS, terms=query.terms, k1=ranking.K1, b=ranking.B,
+        namespaces=namespaces, pool=pool, reach=2 * pool, top_k=request.top_k, weight=query.weight,
+        digits=ranking.DIGITS, terms=query.terms, k1=ranking.K1, b=ranking.B,
+        pin=ranking.PIN, recency=ranking.RECENCY, recency_seconds=ranking.RECENCY_SECONDS,
         min_similarity=None if query.unjudged else request.min_similarity, value_bytes=VALUE_BYTES,
     )  # fmt: skip
-    postings, semantic = query.postings if query.terms else "", query.vector is not None
+    plan = Plan(query.filters, query.postings if query.terms else "", semantic=query.vector is not None)
     if query.vector is not None:
-        embedder, dim = get_embedder().name, len(query.vector)
-        params.update(vector=HalfVector(query.vector).to_text(), embedder=embedder, dim=dim)
-        if dim == INDEXED_DIM and _documents(namespaces) > EXACT_LIMIT:
-            with transaction.atomic(), connection.cursor() as cursor:
-                # The graph goes on until enough rows pass the filters, in order of distance.
-                cursor.execute(
-                    "SELECT set_config('hnsw.iterative_scan', 'strict_order', true), "
-                    "set_config('hnsw.max_scan_tuples', '200000', true), "
-                    "set_config('hnsw.ef_search', '200', true)"
-                )
-                rows = _fetch(statement(query.filters, postings, semantic, embedder), params)
-            if rows and rows[0]["semantic_found"] == params["pool"]:
-                return rows
-            # The scan gave up before it had enough: few rows pass the filters, and those few are soon
-            # compared one by one.
-    return _fetch(statement(query.filters, postings, semantic), params)
-
-
-def _documents(namespaces: list[int]) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT coalesce(sum(docs), 0) FROM memories_corpusstripe WHERE namespace_id = ANY(%s)",
-            [namespaces],
+        embedder = get_embedder()
+        plan = replace(plan, dim=len(query.vector))
+        params.update(
+            vector=HalfVector(query.vector).to_text(), embedder=embedder.name, dim=len(query.vector)
         )
-        return int(cursor.fetchone()[0])
+    size = _size(namespaces, params.get("embedder", ""))
+    if size.stale and plan.semantic:
+        ctx.degraded.append("reembed")
+    if size.documents > EXACT_LIMIT:
+        if plan.postings:
+            plan = replace(plan, pruned=_prune(query.terms, namespaces, params))
+        if plan.semantic and size.in_graph:
+            plan = replace(plan, graph=params["embedder"])
+    rows = _fetch(plan, params)
+    # Few rows pass the filters, and the short ways gave up before they had found them.
+    whole = plan
+    if plan.pruned and query.narrowed and not (rows and rows[0]["keyword_found"] >= request.top_k):
+        whole = replace(whole, pruned=False)
+    if plan.graph and not (rows and _enough(rows[0], params)):
+        whole = replace(whole, graph="")
+    return rows if whole is plan else _fetch(whole, params)
 
 
-def _fetch(sql: str, params: dict[str, Any]) -> list[dict[str, Any]]:
+def _enough(row: dict[str, Any], params: dict[str, Any]) -> bool:
+    """Whether the graph gave what there is to give; less than asked may also be many chunks of few texts."""
+    if row["semantic_found"] >= params["pool"]:
+        return True
+    return bool(row["graph_found"] == params["reach"] and row["semantic_found"] >= params["top_k"])
+
+
+@dataclass(frozen=True)
+class _Size:
+    """What is searched: active documents, whether some vectors are in the embedder's graph, and whether
+    others are another embedder's and `reembed` has not been over them yet.
+    """
+
+    documents: int
+    in_graph: bool
+    stale: bool
+
+
+def _size(namespaces: list[int], embedder: str) -> _Size:
+    with connection.cursor() as cursor:
+        # Other names than this one are two ranges, which the index answers without reading the rest.
+        cursor.execute(
+            """SELECT coalesce(sum(docs), 0),
+                 EXISTS (SELECT FROM memories_embedding WHERE in_graph AND namespace_id = ANY(%(ids)s)
+                   AND embedder = %(name)s),
+                 (EXISTS (SELECT FROM memories_embedding WHERE namespace_id = ANY(%(ids)s)
+                     AND in_graph = ANY('{t,f}') AND embedder < %(name)s)
+                   OR EXISTS (SELECT FROM memories_embedding WHERE namespace_id = ANY(%(ids)s)
+                     AND in_graph = ANY('{t,f}') AND embedder > %(name)s))
+                 AND NOT EXISTS (SELECT FROM memories_reembedding WHERE embedder = %(name)s)
+               FROM memories_corpusstripe WHERE namespace_id = ANY(%(ids)s)""",
+            {"ids": namespaces, "name": embedder},
+        )
+        documents, in_graph, stale = cursor.fetchone()
+    return _Size(int(documents), in_graph, stale)
+
+
+def _fetch(plan: Plan, params: dict[str, Any]) -> list[dict[str, Any]]:
+    if not plan.graph:
+        return _rows(statement(plan), params)
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            # The graph goes on until enough rows pass the filters; the statement puts them in order.
+            cursor.execute(
+                "SELECT set_config('hnsw.iterative_scan', 'relaxed_order', true), "
+                "set_config('hnsw.max_scan_tuples', '200000', true), "
+                "set_config('hnsw.ef_search', '200', true)"
+            )
+        return _rows(statement(plan), params)
+
+
+def _rows(sql: str, params: dict[str, Any]) -> list[dict[str, Any]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
         names = [column.name for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-_GAIN = "idf * tf / (tf + %(k1)s * (1 - %(b)s + %(b)s * doc_len / average))"
-# Fenced against the planner where it may know nothing of a young table: neither a CTE nor the memories are
-# ever joined row by row with all of `keyword`. The filters are asked from the best score down, and no
-# further than the pool is deep.
-_KEYWORD = f"""
-  corpus AS MATERIALIZED (
-    SELECT greatest(sum(docs), 1)::float8 AS n,
-           greatest(sum(terms)::float8 / greatest(sum(docs), 1), 1) AS average
-    FROM memories_corpusstripe WHERE namespace_id = ANY(%(namespaces)s)),
-  matched AS MATERIALIZED (
-    SELECT memory_id, term, tf, doc_len, active FROM memories_posting
-    WHERE namespace_id = ANY(%(namespaces)s) AND term = ANY(%(terms)s) AND {{postings}}),
-  frequencies AS (SELECT term, count(*) FILTER (WHERE active) AS df FROM matched GROUP BY term),
-  weights AS MATERIALIZED (
-    SELECT term, average, ln(1 + (greatest(n - df, 0) + 0.5) / (df + 0.5)) AS idf
-    FROM frequencies CROSS JOIN corpus),
-  keyword AS (
-    SELECT memory_id AS id, sum({_GAIN}) AS score FROM matched JOIN weights USING (term) GROUP BY memory_id),
-  keyword_leg AS MATERIALIZED (
-    SELECT id, score, row_number() OVER (ORDER BY score DESC, id) AS place FROM (
-      SELECT k.id, k.score FROM (SELECT id, score FROM keyword ORDER BY score DESC, id) k
-      CROSS JOIN LATERAL (SELECT FROM memories_memory m WHERE m.id = k.id AND {{filters}} OFFSET 0) passed
-      ORDER BY k.score DESC, k.id LIMIT %(pool)s) best)"""  # noqa: S608 - a constant fragment
-_SEMANTIC = """
-  semantic_leg AS MATERIALIZED (
-    SELECT e.memory_id AS id, 1 - ({distance}) AS similarity
-    FROM memories_embedding e JOIN memories_memory m ON m.id = e.memory_id
-    WHERE e.embedder = {embedder} AND e.dim = %(dim)s AND e.namespace_id = ANY(%(namespaces)s)
-      AND {filters}
-    ORDER BY {distance}{tie} LIMIT %(pool)s)"""
-# What a leg has to say of a row that only the other one found.
-_SCORE = f"""(SELECT sum({_GAIN}) FROM memories_posting JOIN weights USING (term)
-     WHERE memory_id = s.id AND term = ANY(%(terms)s))"""  # noqa: S608 - a constant fragment
-_SIMILARITY = """(SELECT 1 - (e.vector <=> %(vector)s::halfvec) FROM memories_embedding e
-     WHERE e.memory_id = l.id AND e.embedder = %(embedder)s AND e.dim = %(dim)s)"""
-_HIT = f"""m.memory_key, m.value IS NOT NULL AND octet_length(m.value::text) <= %(value_bytes)s AS small,
-  m.value, n.slug AS namespace, m.version, m.tags, m.pinned, {STATUS} AS status, m.created_at, m.updated_at,
-  m.source_class, m.agent, m.user_id, m.session_id"""
+# Document frequencies of a large corpus
 
 
-def statement(filters: str, postings: str, semantic: bool, graph_of: str = "") -> str:
-    """The search statement with the legs that this call needs.
+_counted: dict[tuple[tuple[int, ...], str], tuple[float, int]] = {}
+_counted_lock = threading.Lock()
+_COUNTED_MAX = 10_000
 
-    `filters` is a fragment over `m`, applied inside both legs; `postings` a condition on the postings, empty
-    for no keyword leg. `graph_of` names the embedder whose HNSW index the semantic leg may use, empty for an
-    exact scan. The approximate leg casts the column as the index does; the exact one must not, so that the
-    planner cannot take the graph for it.
-    """
-    ctes: list[str] = []
-    score, best = "0::float8", "0::float8"
-    similarity, nearest, found = "NULL::float8", "0::float8", "0"
-    if postings:
-        ctes.append(_KEYWORD.format(filters=filters, postings=postings))
-        score, best = "l.score", "(SELECT max(score) FROM keyword_leg)"
-        legs, id_, place = "keyword_leg l", "l.id", "l.place"
-    if semantic:
-        distance, name = "e.vector <=> %(vector)s::halfvec", "%(embedder)s"
-        if graph_of:
-            distance = f"(e.vector::halfvec({INDEXED_DIM})) <=> %(vector)s::halfvec({INDEXED_DIM})"
-            # A literal, because it has to match the predicate of the index.
-            name = "'" + graph_of.replace("'", "''").replace("%", "%%") + "'"
-        tie = "" if graph_of else ", e.memory_id"
-        ctes.append(_SEMANTIC.format(filters=filters, distance=distance, embedder=name, tie=tie))
-        similarity, nearest = "s.similarity", "(SELECT max(similarity) FROM semantic_leg)"
-        found = "(SELECT count(*) FROM semantic_leg)"
-        legs, id_, place = "semantic_leg s", "s.id", "NULL::bigint"
-    if postings and semantic:
-        legs, id_, place = (
-            "keyword_leg l FULL JOIN semantic_leg s ON s.id = l.id",
-            "coalesce(l.id, s.id)",
-            "l.place",
+
+def _prune(terms: list[str], namespaces: list[int], params: dict[str, Any]) -> bool:
+    """Split the terms into rare and common ones; False when all their postings may as well be read."""
+    frequencies = _frequencies(terms, namespaces)
+    rare: list[str] = []
+    room = POSTINGS_READ
+    for term in sorted(terms, key=lambda term: (frequencies[term], term)):
+        room -= frequencies[term]
+        if room < 0:
+            break
+        rare.append(term)
+    common = sorted(set(terms) - set(rare), key=lambda term: (frequencies[term], term))
+    if not common:
+        return False
+    params.update(
+        frequencies=[frequencies[term] for term in terms], rare=rare, common=common[:COMMON_READ],
+        shortlist=SHORTLIST, newest=NEWEST,
+    )  # fmt: skip
+    return True
+
+
+def _frequencies(terms: list[str], namespaces: list[int]) -> dict[str, int]:
+    """Active documents with each term: exact up to `COMMON_DF`, above it as counted some minutes ago."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT t.term, (SELECT count(*) FROM (SELECT FROM memories_posting p WHERE p.namespace_id = "
+            "ANY(%s) AND p.term = t.term AND p.active LIMIT %s) bounded) FROM unnest(%s::text[]) AS t (term)",
+            [namespaces, COMMON_DF + 1, terms],
         )
-        score, similarity = f"coalesce(l.score, {_SCORE}, 0)", f"coalesce(s.similarity, {_SIMILARITY})"
-    return f"""WITH {",".join(ctes)},
-  met AS MATERIALIZED (
-    SELECT {id_} AS id, {score} AS keyword_score, {place} AS keyword_rank, {similarity} AS similarity,
-           {best} AS best, {nearest} AS nearest
-    FROM {legs}),
-  scored AS (
-    SELECT id, keyword_score, keyword_rank, similarity,
-           coalesce(keyword_score / nullif(best, 0), 0) AS keyword_share,
-           CASE WHEN nearest > 0 THEN coalesce(greatest(similarity, 0) / nearest, 0) ELSE 0 END
-             AS similarity_share
-    FROM met WHERE %(min_similarity)s::float8 IS NULL OR similarity >= %(min_similarity)s),
-  ranked AS (
-    SELECT *, round(((1 - %(weight)s) * keyword_share + %(weight)s * similarity_share)::numeric,
-                    %(digits)s)::float8 AS rank
-    FROM scored ORDER BY rank DESC, id LIMIT %(top_k)s)
-SELECT r.*, {found} AS semantic_found, {_HIT} FROM ranked r JOIN memories_memory m ON m.id = r.id
-JOIN governance_namespace n ON n.id = m.namespace_id ORDER BY r.rank DESC, r.id"""  # noqa: S608
+        found = {term: int(count) for term, count in cursor.fetchall()}
+    place = tuple(sorted(namespaces))
+    now = time.monotonic()
+    unknown = []
+    for term in [term for term, count in found.items() if count > COMMON_DF]:
+        known = _counted.get((place, term))
+        if known is not None and now - known[0] < COUNT_SECONDS:
+            found[term] = known[1]
+        else:
+            unknown.append(term)
+    if unknown:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT term, count(*) FROM memories_posting WHERE namespace_id = ANY(%s) "
+                "AND term = ANY(%s) AND active GROUP BY term",
+                [namespaces, unknown],
+            )
+            counted = {str(term): _two_digits(int(count)) for term, count in cursor.fetchall()}
+        with _counted_lock:
+            if len(_counted) > _COUNTED_MAX:
+                _counted.clear()
+            _counted.update({(place, term): (now, count) for term, count in counted.items()})
+        found.update(counted)
+    return found
+
+
+def _two_digits(count: int) -> int:
+    """Rounded, so that processes which counted at different moments rank alike."""
+    step: int = 10 ** max(0, len(str(count)) - 2)
+    return (count + step // 2) // step * step
+
+
+def forget_counts() -> None:
+    """Count anew at the next search."""
+    with _counted_lock:
+        _counted.clear()
 
 
 def _hit(row: dict[str, Any], request: SearchRequest, weight: float) -> dict[str, Any]:
@@ -286,7 +329,12 @@ def _hit(row: dict[str, Any], request: SearchRequest, weight: float) -> dict[str
     if row["small"]:
         hit["value"] = value
     else:
-        hit["excerpt"] = excerpt(flatten(value), request.query)
+        text = flatten(value)
+        if row["chunk"] is not None and row["chunks"] > 1:
+            place = {"start": row["starts_at"], "end": row["ends_at"]}
+            hit["chunk"] = {"number": row["chunk"] + 1, "of": row["chunks"], **place}
+            text = _part(text, row, request.query)
+        hit["excerpt"] = excerpt(text, request.query)
     hit |= {
         "similarity": None if row["similarity"] is None else round(row["similarity"], 6),
         "keyword_rank": row["keyword_rank"],
@@ -308,5 +356,21 @@ def _hit(row: dict[str, Any], request: SearchRequest, weight: float) -> dict[str
             "keyword_share": round(row["keyword_share"], 6),
             "similarity_share": round(row["similarity_share"], 6),
             "weight": weight,
+            "pin": row["pin"],
+            "recency": round(row["recency"], 9),
+            "coverage": round(_coverage(row), 6),
         }
     return hit
+
+
+def _part(text: str, row: dict[str, Any], query: str) -> str:
+    """The nearest chunk, unless the query's words all stand elsewhere: then the whole text."""
+    nearest = text[row["starts_at"] : row["ends_at"]]
+    if row["keyword_score"] > 0 and not set(query_terms(query)) & set(analyze(nearest)):
+        return text
+    return nearest
+
+
+def _coverage(row: dict[str, Any]) -> float:
+    """The hit's share of what all terms of the query are worth, in [0, 1)."""
+    return float(row["keyword_score"] / row["ideal"]) if row["ideal"] else 0.0

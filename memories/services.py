@@ -14,10 +14,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-import numpy as np
 from django.conf import settings
 from django.db import connection
-from pgvector import HalfVector
 
 from governance import review
 from governance import services as governance
@@ -27,11 +25,12 @@ from governance.models import Namespace
 from governance.patterns import CATALOGUE_VERSION
 from loomsite.ops import AuditEntry, Context, Effect, OpError, invalid, not_found
 from memories.analysis import flatten, search_text, term_frequencies
-from memories.embedders import EmbedderUnavailable, get_embedder, is_zero
+from memories.embedders import EmbedderUnavailable, get_embedder
 from memories.models import OnExpire, Status
 from memories.nodes import Guarded, finder
 from memories.planning import target
 from memories.screening import Spans, advise, screen, screened_text, text_sha256, write_flags
+from memories.vectors import Embedded, Part, embed_texts, write_vectors
 
 STRIPES = 16
 # Rows that one statement of a bulk change takes.
@@ -191,14 +190,12 @@ def embedding_text(key: str, value: Any) -> str:
     return text if len(text) >= SHORT_TEXT else search_text(key, value, ())
 
 
-def embed_all(pairs: Iterable[tuple[str, Any]]) -> dict[str, np.ndarray[Any, Any]] | None:
+def embed_all(pairs: Iterable[tuple[str, Any]]) -> dict[str, list[Part]] | None:
     """Vectors by content, computed before the transaction opens; None when no embedding can be had now."""
-    texts = list({embedding_text(key, value) for key, value in pairs})
     try:
-        vectors = get_embedder().embed(texts)
+        return embed_texts(embedding_text(key, value) for key, value in pairs)
     except EmbedderUnavailable:
         return None
-    return dict(zip(texts, vectors, strict=True))
 
 
 @dataclass(frozen=True)
@@ -243,7 +240,7 @@ class Gateway:
     def __init__(
         self,
         ctx: Context,
-        vectors: dict[str, np.ndarray[Any, Any]] | None = None,
+        vectors: dict[str, list[Part]] | None = None,
         *,
         manages: str | None = None,
     ) -> None:
@@ -264,7 +261,7 @@ class Gateway:
         self._flipped: set[int] = set()
         self._reindexed: set[int] = set()
         self._flags: dict[int, tuple[str, Spans]] = {}
-        self._embeddings: dict[int, tuple[np.ndarray[Any, Any] | None, str]] = {}
+        self._embeddings: dict[int, tuple[list[Part] | None, str]] = {}
         self._docs = 0
         self._terms = 0
 
@@ -600,8 +597,8 @@ class Gateway:
         self._active[after.id] = active
 
     def _embed(self, row: Row) -> None:
-        vector = None if self.vectors is None else self.vectors[embedding_text(row.key, row.state.value)]
-        self._embeddings[row.id] = (vector, row.state.content_sha256)
+        parts = None if self.vectors is None else self.vectors[embedding_text(row.key, row.state.value)]
+        self._embeddings[row.id] = (parts, row.state.content_sha256)
 
     def flush(self) -> None:
         """Write versions, postings, vectors and statistics that the writes of this call left."""
@@ -651,20 +648,18 @@ class Gateway:
             )
 
     def _flush_embeddings(self, cursor: Any) -> None:
-        kept, gone, missing = [], [], []
-        for id_, (vector, sha) in self._embeddings.items():
-            if vector is not None and not is_zero(vector):
-                kept.append((id_, vector, sha))
-                continue
-            # The old vector would be found for a text that is no longer there.
-            if id_ in self._reindexed:
-                gone.append(id_)
-            if vector is None:
-                missing.append(id_)
+        missing = [id_ for id_, (parts, _) in self._embeddings.items() if parts is None]
+        # The old vectors, of whatever embedder, would be found for a text that is no longer there.
+        gone = [id_ for id_ in self._embeddings if id_ in self._reindexed]
         if gone:
             cursor.execute("DELETE FROM memories_embedding WHERE memory_id = ANY(%s)", [gone])
-        if kept:
-            write_embeddings(cursor, self.namespace_id, get_embedder().name, kept)
+        rows = [
+            Embedded(id_, self.namespace_id, sha, parts)
+            for id_, (parts, sha) in self._embeddings.items()
+            if parts
+        ]
+        if rows:
+            write_vectors(cursor, get_embedder().name, rows, replace=False)
         if missing:
             self.ctx.degraded.append("embedding")
             governance.job_create(ctx=self.ctx, kind=FILL_JOB, input={"memory_ids": missing})
@@ -681,24 +676,6 @@ class MadeMeanwhile(Exception):
     def __init__(self, row: Row) -> None:
         super().__init__(row.key)
         self.row = row
-
-
-def write_embeddings(
-    cursor: Any, namespace_id: int, embedder: str, rows: Sequence[tuple[int, np.ndarray[Any, Any], str]]
-) -> None:
-    """Store or replace vectors (float32[dim], stored as halfvec) with the embedder's name and dimension."""
-    cursor.execute(
-        "INSERT INTO memories_embedding (memory_id, namespace_id, embedder, dim, vector, content_sha256) "  # noqa: S608
-        "VALUES "
-        + ",".join(["(%s, %s, %s, %s, %s::halfvec, %s)"] * len(rows))
-        + " ON CONFLICT (memory_id) DO UPDATE SET embedder = excluded.embedder, dim = excluded.dim, "
-        "vector = excluded.vector, content_sha256 = excluded.content_sha256",
-        [
-            item
-            for id_, vector, sha in rows
-            for item in (id_, namespace_id, embedder, len(vector), HalfVector(vector).to_text(), sha)
-        ],
-    )
 
 
 def effects_of(old: State, new: State) -> list[Effect]:

@@ -7,7 +7,7 @@ from typing import Any
 from celery import shared_task
 
 from governance.jobs import JobRun, job
-from memories import embedding_fill, screening, services
+from memories import embedding_fill, graph, screening, services
 
 
 @shared_task(name="memories.expire_due")
@@ -26,6 +26,12 @@ def purge_due() -> None:
 def rescan() -> None:
     """Screen again what an older catalogue of patterns screened."""
     screening.rescan()
+
+
+@shared_task(name="memories.graft")
+def graft() -> None:
+    """Move what was written to large namespaces into the vector graph."""
+    graph.build_and_graft(seconds=5.0)
 
 
 @job(services.FILL_JOB)

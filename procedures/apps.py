@@ -11,8 +11,12 @@ class ProceduresConfig(AppConfig):
 
     def ready(self) -> None:
         """Keys of procedures are written by procedure ops only."""
+        from memories import reembed
         from memories.services import manage_keys
         from procedures.graph import KEY_PREFIX
+        from procedures.services import SituationVectors
+
+        reembed.register(SituationVectors())
 
         manage_keys(
             KEY_PREFIX,

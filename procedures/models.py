@@ -173,10 +173,11 @@ class Run(models.Model):
 
 
 class Situation(models.Model):
-    """The vector of a procedure's situation, with the embedder that made it."""
+    """The vector of a procedure's situation, by embedder: two may stand there while `reembed` runs."""
 
-    procedure = models.OneToOneField(
-        Procedure, on_delete=models.CASCADE, primary_key=True, related_name="situation_vector"
+    pk = models.CompositePrimaryKey("procedure_id", "embedder")
+    procedure = models.ForeignKey(
+        Procedure, on_delete=models.CASCADE, db_index=False, related_name="situation_vectors"
     )
     namespace = models.ForeignKey(Namespace, on_delete=models.CASCADE)
     embedder = models.CharField(max_length=128)

@@ -16,8 +16,9 @@ from governance import services as governance
 from governance.locks import locked
 from governance.models import Namespace, Org
 from loomsite.ops import AuditEntry, Context, Door, Effect, OpError, invalid, limits
-from memories.embedders import EmbedderUnavailable, Vectors, get_embedder, is_zero
+from memories.embedders import Embedder, EmbedderUnavailable, Vectors, get_embedder, is_zero
 from memories.models import OnExpire, Status
+from memories.reembed import count
 from memories.screening import screen
 from memories.services import (
     Gateway,
@@ -367,40 +368,44 @@ def text_sha256(text: str) -> str:
 
 def _keep_situation(gate: Gateway, id_: int, situation: str, prepared: Prepared | None) -> None:
     sha = text_sha256(situation)
-    embedder = get_embedder().name
     with connection.cursor() as cursor:
+        # Vectors of a text that is no longer there, of whatever embedder, would be found for it.
         cursor.execute(
-            "SELECT embedder, text_sha256 FROM procedures_situation WHERE procedure_id = %s", [id_]
+            "DELETE FROM procedures_situation WHERE procedure_id = %s AND text_sha256 <> %s", [id_, sha]
         )
-        if cursor.fetchone() == (embedder, sha):
+        cursor.execute(
+            "SELECT FROM procedures_situation WHERE procedure_id = %s AND embedder = %s",
+            [id_, get_embedder().name],
+        )
+        if cursor.fetchone() is not None:
             return
         vector = prepared.situation if prepared else None
         if vector is not None and not is_zero(vector):
-            write_situation(cursor, id_, gate.namespace_id, vector, sha)
+            write_situation(cursor, id_, gate.namespace_id, vector, sha, get_embedder().name)
             return
-        # The old vector would be found for a text that is no longer there.
-        cursor.execute("DELETE FROM procedures_situation WHERE procedure_id = %s", [id_])
     if vector is None:
         gate.ctx.degraded.append("embedding")
         governance.job_create(ctx=gate.ctx, kind=EMBED_JOB, input={"procedure_id": id_})
 
 
-def write_situation(cursor: Any, id_: int, namespace_id: int, vector: Vectors, sha: str) -> None:
-    """Store or replace the vector (float32[dim], stored as halfvec) of a situation."""
+def write_situation(
+    cursor: Any, id_: int, namespace_id: int, vector: Vectors, sha: str, embedder: str
+) -> None:
+    """Store or replace the vector (float32[dim], stored as halfvec) of a situation by this embedder."""
     cursor.execute(
         "INSERT INTO procedures_situation (procedure_id, namespace_id, embedder, dim, vector, text_sha256) "
-        "VALUES (%s, %s, %s, %s, %s::halfvec, %s) ON CONFLICT (procedure_id) DO UPDATE SET "
-        "embedder = excluded.embedder, dim = excluded.dim, vector = excluded.vector, "
-        "text_sha256 = excluded.text_sha256",
-        [id_, namespace_id, get_embedder().name, len(vector), HalfVector(vector).to_text(), sha],
+        "VALUES (%s, %s, %s, %s, %s::halfvec, %s) ON CONFLICT (procedure_id, embedder) DO UPDATE SET "
+        "dim = excluded.dim, vector = excluded.vector, text_sha256 = excluded.text_sha256",
+        [id_, namespace_id, embedder, len(vector), HalfVector(vector).to_text(), sha],
     )
 
 
-def situation_fill(procedure_id: int) -> bool:
-    """Embed a situation whose embedding failed when it was written; False when there is nothing to do.
+def situation_fill(procedure_id: int, embedder: Embedder | None = None) -> bool:
+    """Embed a situation that has no vector yet; False when there is nothing to do.
 
     Raises EmbedderUnavailable. Safe to run again.
     """
+    embedder = embedder or get_embedder()
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT m.namespace_id, m.value ->> 'situation' FROM memories_memory m WHERE m.id = %s "
@@ -408,10 +413,10 @@ def situation_fill(procedure_id: int) -> bool:
             [procedure_id],
         )
         row = cursor.fetchone()
-        if row is None:
+        if row is None or row[1] is None:
             return False
         namespace_id, situation = row
-        vector: Vectors = get_embedder().embed([situation])[0]
+        vector: Vectors = embedder.embed([situation])[0]
         if is_zero(vector):
             return False
         # Stored only if the text is still the one that was embedded.
@@ -422,8 +427,47 @@ def situation_fill(procedure_id: int) -> bool:
         )
         if cursor.fetchone() is None:
             return False
-        write_situation(cursor, procedure_id, namespace_id, vector, text_sha256(situation))
+        write_situation(cursor, procedure_id, namespace_id, vector, text_sha256(situation), embedder.name)
     return True
+
+
+class SituationVectors:
+    """The vectors of situations, for `memories.reembed`."""
+
+    name = "procedures"
+    _LACKING = """FROM procedures_procedure p JOIN memories_memory m ON m.id = p.memory_id
+      WHERE m.status <> 'redacted' AND NOT EXISTS (
+        SELECT FROM procedures_situation s WHERE s.procedure_id = p.memory_id AND s.embedder = %s)"""
+
+    def left(self, embedder: str) -> int:
+        """See `Source.left`."""
+        return count(f"SELECT count(*) {self._LACKING}", [embedder])
+
+    def step(self, embedder: Embedder, after: int, limit: int) -> tuple[int | None, int]:
+        """See `Source.step`."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"SELECT p.memory_id {self._LACKING} AND p.memory_id > %s ORDER BY p.memory_id LIMIT %s",  # noqa: S608
+                [embedder.name, after, limit],
+            )
+            ids = [row[0] for row in cursor.fetchall()]
+        stored = 0
+        for id_ in ids:
+            with transaction.atomic():
+                stored += situation_fill(id_, embedder)
+        return (ids[-1] if ids else None), stored
+
+    def prune(self, embedder: str, limit: int) -> int:
+        """See `Source.prune`."""
+        return count(
+            """WITH gone AS (DELETE FROM procedures_situation e USING (
+                 SELECT procedure_id, embedder FROM procedures_situation o WHERE embedder <> %s
+                   AND EXISTS (SELECT FROM procedures_situation c WHERE c.procedure_id = o.procedure_id
+                               AND c.embedder = %s) LIMIT %s) o
+               WHERE (e.procedure_id, e.embedder) = (o.procedure_id, o.embedder) RETURNING 1)
+               SELECT count(*) FROM gone""",
+            [embedder, embedder, limit],
+        )
 
 
 # Runs

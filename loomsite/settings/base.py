@@ -153,8 +153,12 @@ LOGGING = {
     },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": LOOM_LOG_LEVEL},
-    # It says "Terminating session: None" for every request of a server without sessions.
-    "loggers": {"mcp.server.streamable_http": {"level": "WARNING"}},
+    "loggers": {
+        # It says "Terminating session: None" for every request of a server without sessions.
+        "mcp.server.streamable_http": {"level": "WARNING"},
+        # A line for each call of an embedding endpoint.
+        "httpx": {"level": "WARNING"},
+    },
 }
 
 CELERY_BEAT_SCHEDULE = {
@@ -164,5 +168,6 @@ CELERY_BEAT_SCHEDULE = {
     "purge": {"task": "memories.purge_due", "schedule": 60.0},
     "plans": {"task": "governance.expire_plans", "schedule": float(LOOM_SWEEP_S)},
     "evolve": {"task": "procedures.evolve_due", "schedule": float(LOOM_SWEEP_S)},
+    "graft": {"task": "memories.graft", "schedule": float(LOOM_SWEEP_S)},
     "rescan": {"task": "memories.rescan", "schedule": float(LOOM_SWEEP_S)},
 }

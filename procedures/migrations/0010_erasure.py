@@ -24,5 +24,5 @@ BACK = "DROP FUNCTION loom_erase_run_notes(bigint, bigint[]);"
 class Migration(migrations.Migration):
     """The function."""
 
-    dependencies = [("procedures", "0003_evolving"), ("governance", "0010_erasure")]
+    dependencies = [("procedures", "0003_vectors_by_embedder"), ("governance", "0010_erasure")]
     operations = [migrations.RunSQL(FORWARD, BACK)]

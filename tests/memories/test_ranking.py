@@ -113,8 +113,14 @@ def test_a_pool_is_never_smaller_than_the_page() -> None:
     assert pool_size(200) == 200
 
 
-def test_abstaining_is_advised_when_neither_leg_finds_anything_near() -> None:
-    assert nothing_near([], 0.2)
-    assert nothing_near(mix({}, {1: 0.1}, 0.5), 0.2)
-    assert not nothing_near(mix({}, {1: 0.2}, 0.5), 0.2)
-    assert not nothing_near(mix({1: 0.5}, {1: 0.1}, 0.5), 0.2)
+def test_abstaining_is_advised_by_what_both_legs_have_to_say_together() -> None:
+    assert nothing_near(0.0, 0.0, 0.2)
+    assert nothing_near(0.1, 0.5, 0.2)  # a common word, and the usual nearness of any two texts
+    assert not nothing_near(0.3, 0.5, 0.2)
+    assert not nothing_near(0.5, -0.4, 0.2)  # an opposite direction takes nothing from the words
+
+
+def test_abstaining_is_judged_by_one_leg_where_the_other_has_nothing_to_say() -> None:
+    assert nothing_near(None, 0.1, 0.2) and not nothing_near(None, 0.2, 0.2)
+    assert nothing_near(0.1, None, 0.2) and not nothing_near(0.2, None, 0.2)
+    assert nothing_near(None, None, 0.2)

@@ -13,6 +13,7 @@ from loomsite.ops import Role
 from memories import search
 from memories.embedders import embed_query, get_embedder
 from memories.models import Embedding, Memory
+from memories.search_sql import Plan, statement
 from tests.conftest import Cast
 from tests.memories.helpers import govern, nothing_changes, pass_expiry, sql
 
@@ -53,7 +54,9 @@ def test_a_hit_tells_what_it_is_and_why(cast: Cast) -> None:
         "active",
         ["food"],
     )
-    assert set(hit["explain"]) == {"keyword_score", "keyword_share", "similarity_share", "weight"}
+    assert set(hit["explain"]) == {
+        "keyword_score", "keyword_share", "similarity_share", "weight", "pin", "recency", "coverage",
+    }  # fmt: skip
     assert (answer["abstain"], answer["namespaces_searched"], answer["namespaces_skipped"]) == (
         False,
         ["team"],
@@ -344,10 +347,11 @@ def many(cast: Cast, namespace_id: int, prefix: str, count: int, near: float) ->
            counted AS (
              INSERT INTO memories_corpusstripe (namespace_id, stripe, docs, terms)
              SELECT namespace_id, 99, count(*), 2 * count(*) FROM made GROUP BY 1)
-           INSERT INTO memories_embedding (memory_id, namespace_id, embedder, dim, vector, content_sha256)
+           INSERT INTO memories_embedding (memory_id, namespace_id, embedder, dim, vector, content_sha256,
+             in_graph)
            SELECT id, namespace_id, %s, 256, (
              SELECT array_agg(%s * q + (random() - 0.5) * 0.2 + id * 0 ORDER BY place)
-             FROM unnest(%s::float8[]) WITH ORDINALITY AS query (q, place))::halfvec, ''
+             FROM unnest(%s::float8[]) WITH ORDINALITY AS query (q, place))::halfvec, '', true
            FROM made""",
         [
             namespace_id, prefix, count, get_embedder().name, near,
@@ -385,11 +389,10 @@ def test_beside_twenty_thousand_rows_a_small_tenant_and_a_rare_tag_get_all_their
             assert len(found(cast, "plum", mode=mode, top_k=50, tags=["rare"])) == 20, (limit, mode)
             assert found(cast, "plum", mode=mode, tags=["needle"]) == ["a4321"], (limit, mode)
             assert found(cast, "plum", mode=mode, key_prefix="a4321") == ["a4321"], (limit, mode)
-    asked: list[tuple[Any, ...]] = []
-    statement = search.statement
-    monkeypatch.setattr(search, "statement", lambda *parts: asked.append(parts) or statement(*parts))
+    asked: list[Plan] = []
+    monkeypatch.setattr(search, "statement", lambda plan: asked.append(plan) or statement(plan))
     near = found(cast, "plum", mode="semantic", top_k=20)
-    assert [parts[3:] for parts in asked] == [(get_embedder().name,)]  # once, and by the graph
+    assert [plan.graph for plan in asked] == [get_embedder().name]  # once, and by the graph
     assert "embedding_wordllama" in "\n".join(line for (line,) in explain([cast.team.pk]))
     assert len(near) == 20
     assert len(set(near) & set(exact)) >= 19
@@ -400,10 +403,12 @@ def explain(namespaces: list[int]) -> list[tuple[str]]:
     filters = "m.namespace_id = ANY(%(namespaces)s) AND m.status = 'active'"
     vector = "[" + ",".join(str(float(x)) for x in embed_query("plum")) + "]"
     params = {
-        "namespaces": namespaces, "pool": 100, "top_k": 20, "weight": 1.0, "digits": 9, "vector": vector,
-        "embedder": get_embedder().name, "dim": 256, "min_similarity": None, "value_bytes": 2048,
+        "namespaces": namespaces, "pool": 100, "reach": 200, "top_k": 20, "weight": 1.0, "digits": 9,
+        "vector": vector, "embedder": get_embedder().name, "dim": 256, "min_similarity": None,
+        "value_bytes": 2048, "pin": 0, "recency": 0, "recency_seconds": 1,
     }  # fmt: skip
-    return sql("EXPLAIN " + search.statement(filters, "", True, get_embedder().name), params)
+    plan = Plan(filters, semantic=True, graph=get_embedder().name, dim=256)
+    return sql("EXPLAIN " + statement(plan), params)
 
 
 def test_vectors_of_another_embedder_or_dimension_never_crash_a_search(cast: Cast) -> None:
@@ -435,5 +440,5 @@ def test_one_search_costs_few_statements(cast: Cast, django_assert_max_num_queri
     put(cast, k="plum")
     with django_assert_max_num_queries(3):
         found(cast, "plum")
-    with django_assert_max_num_queries(2):
+    with django_assert_max_num_queries(3):
         found(cast, "plum", mode="keyword")

@@ -464,5 +464,5 @@ def test_a_set_leaves_one_version_and_one_audit_row_that_agree(cast: Cast) -> No
 
 def test_a_set_costs_a_bounded_number_of_statements(cast: Cast, django_assert_max_num_queries: Any) -> None:
     cast.run("memory.set", {"memory_key": "k", "value": "some text"})
-    with django_assert_max_num_queries(13):
+    with django_assert_max_num_queries(14):
         cast.run("memory.set", {"memory_key": "k", "value": "another text"})
