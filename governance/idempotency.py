@@ -51,14 +51,30 @@ def claim(ctx: Context, key: str, digest: bytes) -> dict[str, Any] | None:
         )
         if cursor.fetchone():
             return None
+    answer = stored(ctx, key, digest)
+    if answer is None:
+        raise OpError("BUSY", "The idempotency key was released meanwhile; try again.", retry_after_s=1)
+    return answer
+
+
+def stored(ctx: Context, key: str, digest: bytes) -> dict[str, Any] | None:
+    """The answer that is kept under the key, None when there is none.
+
+    Raises OpError 409 when the key was used with another body, or its answer was erased.
+    """
+    with connection.cursor() as cursor:
         cursor.execute(
             "SELECT body_sha256, status, answer FROM governance_idempotencykey "
-            "WHERE org_id = %s AND principal_id = %s AND op = %s AND key = %s",
-            scope,
-        )
+            "WHERE org_id = %s AND principal_id = %s AND op = %s AND key = %s "
+            "AND created_at >= statement_timestamp() - make_interval(hours => %s)",
+            [
+                ctx.caller.org_id, ctx.caller.principal_id, ctx.op.name, key,
+                settings.LOOM_IDEMPOTENCY_HOURS,
+            ],
+        )  # fmt: skip
         row = cursor.fetchone()
     if row is None:
-        raise OpError("BUSY", "The idempotency key was released meanwhile; try again.", retry_after_s=1)
+        return None
     if bytes(row[0]) != digest:
         raise OpError(
             "IDEMPOTENCY_CONFLICT",
@@ -76,7 +92,15 @@ def store(ctx: Context, key: str, status: int, body: dict[str, Any]) -> None:
     """Keep the answer beside the claim, in the same transaction."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE governance_idempotencykey SET status = %s, answer = %s "
+            "UPDATE governance_idempotencykey SET status = %s, answer = %s, namespace_id = %s "
             "WHERE org_id = %s AND principal_id = %s AND op = %s AND key = %s",
-            [status, json.dumps(body), ctx.caller.org_id, ctx.caller.principal_id, ctx.op.name, key],
+            [
+                status,
+                json.dumps(body),
+                ctx.namespace_id,
+                ctx.caller.org_id,
+                ctx.caller.principal_id,
+                ctx.op.name,
+                key,
+            ],
         )

@@ -215,6 +215,8 @@ class IdempotencyKey(models.Model):
     body_sha256 = models.BinaryField(max_length=32)
     status = models.SmallIntegerField(null=True)
     answer = models.JSONField(null=True)
+    # Where the call was at home: an erasure finds answers that name a key and no id by it.
+    namespace_id = models.BigIntegerField(null=True)
     created_at = models.DateTimeField(db_default=Now(), db_index=True)
 
     class Meta:

@@ -120,7 +120,14 @@ def _run(
     try:
         _permit(ctx, data)
         if op.prepare is not None:
-            ctx.prepared = op.prepare(ctx, data)
+            try:
+                ctx.prepared = op.prepare(ctx, data)
+            except OpError:
+                # It looks at the present state, and a stored answer goes before that.
+                replay = _replayed(ctx, data, payload, idempotency_key)
+                if replay is None:
+                    raise
+                return replay
         if op.is_read:
             return _read(ctx, data)
         return _write(ctx, call, payload, idempotency_key)
@@ -241,6 +248,17 @@ def _write(ctx: Context, call: _Call, payload: dict[str, Any], key: str | None) 
     return answer
 
 
+def _replayed(ctx: Context, data: OpInput, payload: dict[str, Any], key: str | None) -> Answer | None:
+    """The stored answer to this call, if there is one."""
+    if key is None or _is_dry_run(ctx.op, data):
+        return None
+    stored = idempotency.stored(ctx, key, idempotency.body_digest(ctx, payload))
+    if stored is None:
+        return None
+    headers = {"X-Request-ID": ctx.request_id, "Idempotent-Replayed": "true"}
+    return Answer(stored["status"], stored["body"], headers)
+
+
 def _is_dry_run(op: Op, data: OpInput) -> bool:
     """Whether nothing of the transaction stays. A job's dry run has to leave the job."""
     return bool(getattr(data, "dry_run", False)) and not op.dry_runs_in_job
@@ -306,16 +324,39 @@ def _answer(ctx: Context, status: int, body: dict[str, Any]) -> Answer:
     return Answer(status, body, {"X-Request-ID": ctx.request_id})
 
 
+# Fields that say which rows a call was about, with no text of their own; a list is kept up to so many.
+_NAMING = ("ids", "keys", "filter", "plan_id", "erasure_id", "into", "to", "matter", "action")
+_NAMED = 100
+
+
+def _named(data: OpInput, error: OpError) -> tuple[str, dict[str, Any]]:
+    """What a refused call was about: the audit row's target, and what else named rows."""
+    fact = getattr(data, "factId", None)
+    target = getattr(data, "memory_key", None) or error.fields.get("memory_key")
+    if not target and fact is not None:
+        target = f"fact:{fact}"
+    named: dict[str, Any] = {}
+    for name in _NAMING:
+        value = getattr(data, name, None)
+        if value is None:
+            continue
+        if hasattr(value, "model_dump"):
+            value = value.model_dump(mode="json", exclude_none=True)
+        named[name] = [str(item) for item in value[:_NAMED]] if isinstance(value, list) else value
+    if "ids" in error.fields:
+        named["ids"] = error.fields["ids"][:_NAMED]
+    return str(target or "")[:600], named
+
+
 def _audit_refusal(ctx: Context, error: OpError, data: OpInput) -> None:
     """Refused destructive and locked calls are kept too, in a transaction of their own; dry runs are not."""
     if _is_dry_run(ctx.op, data) or not policy.audits_refusal(ctx.op, error):
         return
-    target = str(getattr(data, "memory_key", "") or error.fields.get("memory_key", ""))
     detail: dict[str, Any] = {"code": error.code}
     if "blocked" in error.fields:
         detail["blocked"] = error.fields["blocked"]
-    if "ids" in error.fields:
-        detail["ids"] = error.fields["ids"][:100]
+    target, named = _named(data, error)
+    detail |= named
     try:
         with transaction.atomic():
             audit.append(ctx, [AuditEntry(target=target, outcome="refused", detail=detail)])

@@ -29,8 +29,14 @@ def redact(gate: Gateway, row: Row) -> Row:
         # text anew, and says that its answer was erased.
         cursor.execute(
             "UPDATE governance_idempotencykey SET status = NULL, answer = NULL "
-            "WHERE org_id = %s AND answer @? %s::jsonpath",
-            [gate.ctx.caller.org_id, f'$.** ? (@.memory_id == "{row.id}" || @.id == "{row.id}")'],
+            "WHERE org_id = %s AND (answer @? %s::jsonpath OR (namespace_id = %s AND jsonb_path_exists("
+            "answer, '$.** ? (@.memory_key == $key)', jsonb_build_object('key', %s::text))))",
+            [
+                gate.ctx.caller.org_id,
+                f'$.** ? (@.memory_id == "{row.id}" || @.id == "{row.id}")',
+                gate.namespace_id,
+                row.key,
+            ],
         )
     plans.forget_text([row.id], gate.ctx)
     return fresh
