@@ -6,7 +6,7 @@ Roles on a namespace are django-guardian object permissions (`viewer` < `writer`
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.contrib.auth.models import AbstractUser
 from django.contrib.postgres.fields import ArrayField
@@ -358,3 +358,217 @@ class LoginFailure(models.Model):
 
     def __str__(self) -> str:
         return f"{self.key[:8]} {self.at:%H:%M:%S}"
+
+
+class Policy(models.Model):
+    """What a namespace lets its writers do at once, where it differs from the default table.
+
+    The table, its defaults and which rows may not be looser are in `governance.review`.
+    """
+
+    namespace = models.OneToOneField(Namespace, on_delete=models.CASCADE, related_name="policy")
+    # Action -> level, only where it is not the default.
+    rows: models.JSONField[Any, Any] = models.JSONField(default=dict, blank=True)
+    approvals = models.PositiveSmallIntegerField(default=1)
+    plan_hours = models.PositiveSmallIntegerField(default=72)
+    # How many memories `memory.apply` deletes or expires before the row for many counts.
+    apply_at_once = models.PositiveIntegerField(default=25)
+    version = models.PositiveIntegerField(default=1)
+    updated_at = models.DateTimeField(db_default=Now())
+    updated_by = models.CharField(max_length=150, blank=True, default="")
+
+    class Meta:
+        verbose_name_plural = "policies"
+        constraints = [
+            models.CheckConstraint(
+                name="policy_numbers_are_bounded",
+                condition=Q(
+                    approvals__gte=1,
+                    approvals__lte=10,
+                    plan_hours__gte=1,
+                    plan_hours__lte=8760,
+                    apply_at_once__lte=10_000,
+                ),
+            ),
+            # What only a person may ever do is direct in no namespace.
+            models.CheckConstraint(
+                name="policy_starred_rows_are_not_looser",
+                condition=~Q(rows__contains={"govern.acknowledge-pattern": "direct"})
+                & ~Q(rows__contains={"memory.restore": "direct"})
+                & ~Q(rows__contains={"memory.unlock": "direct"})
+                & ~Q(rows__contains={"hold.release": "direct"}),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"policy of {self.namespace_id} v{self.version}"
+
+
+class Plan(models.Model):
+    """A destructive call that waits for a person: frozen as asked, applied exactly as shown, or not at all.
+
+    `digest` is SHA-256 of the canonical JSON in `governance.plans`; a final state never changes again, by
+    trigger. The rows that it is about are `PlanTarget`.
+    """
+
+    class State(models.TextChoices):
+        """Where the plan stands. `approved` has all its approvals and is about to be applied."""
+
+        PENDING = "pending"
+        APPROVED = "approved"
+        APPLIED = "applied"
+        REJECTED = "rejected"
+        EXPIRED = "expired"
+        STALE = "stale"
+        WITHDRAWN = "withdrawn"
+        FAILED = "failed"
+
+    OPEN = ("pending", "approved")
+
+    org = models.ForeignKey(Org, on_delete=models.PROTECT, related_name="plans")
+    namespace = models.ForeignKey(Namespace, on_delete=models.PROTECT, related_name="plans")
+    op = models.CharField(max_length=64)
+    # The policy's row that sent it to review, such as `govern.delete`.
+    action = models.CharField(max_length=64)
+    # The call's input as it came, for its dispatch; blanked when a text in it is erased.
+    input: models.JSONField[Any, Any] = models.JSONField(default=dict)
+    input_sha256 = models.CharField(max_length=64)
+    requester = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="plans_asked")
+    requested_by = models.CharField(max_length=150)
+    # The person behind a service account's token: who made the token.
+    behind = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="plans_behind")
+    token_prefix = models.CharField(max_length=16, blank=True, default="")
+    acts_for = models.CharField(max_length=8, default="agent")
+    door = models.CharField(max_length=8)
+    # Who the call was for ("" where it named none), and what its token is bound to.
+    agent = models.CharField(max_length=128, blank=True, default="")
+    user_id = models.CharField(max_length=128, blank=True, default="")
+    session_id = models.CharField(max_length=128, blank=True, default="")
+    run_id = models.CharField(max_length=128, blank=True, default="")
+    bound_agent = models.CharField(max_length=128, blank=True, default="")
+    bound_user = models.CharField(max_length=128, blank=True, default="")
+    request_id = models.CharField(max_length=64, blank=True, default="")
+    reason = models.TextField(blank=True, default="")
+    # What the call changes, in a few words that follow the action ("expires 60 s after it is applied").
+    effect = models.CharField(max_length=256, blank=True, default="")
+    digest = models.CharField(max_length=64)
+    policy_level = models.CharField(max_length=16)
+    policy_version = models.PositiveIntegerField(default=0)
+    approvals_needed = models.PositiveSmallIntegerField(default=1)
+    scanner = models.CharField(max_length=32, blank=True, default="")
+    state = models.CharField(max_length=9, choices=State.choices, default=State.PENDING)
+    created_at = models.DateTimeField(db_default=Now())
+    expires_at = models.DateTimeField()
+    decided_at = models.DateTimeField(null=True, blank=True)
+    decided_by = models.CharField(max_length=150, blank=True, default="")
+    comment = models.TextField(blank=True, default="")
+    applied_at = models.DateTimeField(null=True, blank=True)
+    self_approved = models.BooleanField(default=False)
+    # Rows that it is about, and how many of them it changes.
+    rows = models.PositiveIntegerField(default=0)
+    changes = models.PositiveIntegerField(default=0)
+    # What came of it: counts of an applied plan, the refusal of a failed one. No stored text.
+    result: models.JSONField[Any, Any] = models.JSONField(default=dict)
+    # Of a stale plan: how many rows moved (which and how stands at each), and what else did.
+    moved_rows = models.PositiveIntegerField(default=0)
+    moved: models.JSONField[Any, Any] = models.JSONField(default=list)
+    refreshed_from = models.ForeignKey(
+        "self", null=True, on_delete=models.SET_NULL, related_name="refreshed_by"
+    )
+
+    class Meta:
+        ordering: ClassVar = ["-id"]
+        indexes = [
+            models.Index(
+                fields=["namespace", "created_at", "id"], name="plan_open", condition=Q(state="pending")
+            ),
+            models.Index(fields=["expires_at"], name="plan_expiring", condition=Q(state="pending")),
+            models.Index(fields=["namespace", "-id"], name="plan_newest"),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                name="plan_state_known",
+                condition=Q(
+                    state__in=[
+                        "pending", "approved", "applied", "rejected", "expired", "stale", "withdrawn",
+                        "failed",
+                    ]
+                ),
+            ),
+            models.CheckConstraint(
+                name="plan_applied_has_its_instant",
+                condition=Q(state="applied", applied_at__isnull=False)
+                | (~Q(state="applied") & Q(applied_at__isnull=True)),
+            ),
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        return f"plan {self.pk}: {self.action}, {self.rows} rows, {self.state}"
+
+
+class PlanTarget(models.Model):
+    """One row that a plan is about, as it stood when the plan was made. No content, only its hash and title.
+
+    `title` and `why` may repeat stored text, so an erasure blanks them.
+    """
+
+    plan = models.ForeignKey(Plan, on_delete=models.CASCADE, related_name="targets", db_index=False)
+    # Which app's row: memory or fact.
+    kind = models.CharField(max_length=16)
+    node_id = models.BigIntegerField()
+    key = models.CharField(max_length=600)
+    title = models.CharField(max_length=200, blank=True, default="")
+    version = models.BigIntegerField()
+    content_sha256 = models.CharField(max_length=64, blank=True, default="")
+    # The lock as it is compared: "none", or mode|until|holds.
+    lock = models.CharField(max_length=64)
+    status = models.CharField(max_length=16, blank=True, default="")
+    # What it becomes: another status, or what the action does to it.
+    planned = models.CharField(max_length=64, blank=True, default="")
+    changes = models.BooleanField(default=True)
+    # Why it is left as it is, where the action refuses a single row.
+    why = models.TextField(blank=True, default="")
+    flagged = models.BooleanField(default=False)
+    # Of a stale plan: {what: {expected, current}} of a row that moved.
+    drift: models.JSONField[Any, Any] = models.JSONField(null=True)
+
+    class Meta:
+        ordering: ClassVar = ["plan", "node_id"]
+        constraints = [
+            models.UniqueConstraint(fields=["plan", "node_id"], name="plan_names_a_row_once"),
+        ]
+        indexes = [
+            models.Index(fields=["node_id"], name="plan_target_node"),
+            models.Index(fields=["plan", "node_id"], name="plan_target_flagged", condition=Q(flagged=True)),
+            models.Index(
+                fields=["plan", "node_id"], name="plan_target_moved", condition=Q(drift__isnull=False)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.key} v{self.version}"
+
+
+class PlanApproval(models.Model):
+    """A reviewer's yes to exactly this digest; void once the reviewer loses the role before the apply."""
+
+    plan = models.ForeignKey(Plan, on_delete=models.CASCADE, related_name="approvals")
+    reviewer = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    approved_by = models.CharField(max_length=150)
+    role = models.CharField(max_length=8)
+    comment = models.TextField(blank=True, default="")
+    at = models.DateTimeField(db_default=Now())
+    voided_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering: ClassVar = ["id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["plan", "approved_by"],
+                condition=Q(voided_at__isnull=True),
+                name="one_standing_approval_each",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.approved_by} on plan {self.plan_id}"

@@ -107,6 +107,11 @@ class Context:
     # What the op's `locate` found, and what its `prepare` made.
     located: Any = None
     prepared: Any = None
+    # Set by an op whose call waits for a person (a Review), and while an approved plan is applied (a Frozen).
+    review: Any = None
+    plan: Any = None
+    # A plan's request asked once more: versions that it expected are those of now.
+    is_refresh: bool = False
     advisories: list[str] = field(default_factory=list)
     degraded: list[str] = field(default_factory=list)
     ignored_args: list[str] = field(default_factory=list)

@@ -59,6 +59,10 @@ class Op:
     idempotent: bool = False
     audited: bool = True
     scoped: bool = True
+    # May wait for a person by the namespace's policy: then it answers 202 and its `state` is pending_review.
+    reviewed: bool = False
+    # Of such an op for reviewers and admins: the role from which a call in the console makes a plan.
+    planned_from: Role | None = None
     # Of an op that names a row by its id: puts the call where the row is, in whatever namespace of the
     # caller. False when this call names none.
     locate: Callable[[Context, Any], bool] | None = None
