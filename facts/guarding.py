@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db import connection
 
+from facts import planning
 from facts.models import SHARED
 from facts.selectors import me, owners, visible
 from facts.services import LINE, line_from
@@ -22,6 +23,7 @@ PREFIX = "fact:"
 def register() -> None:
     """Called once, when the app is ready."""
     nodes.register(prefix=PREFIX, find=find, guarded=guarded, seen=seen)
+    planning.register()
 
 
 def find(ctx: Context, key: str) -> Guarded | None:
@@ -40,7 +42,11 @@ def find(ctx: Context, key: str) -> Guarded | None:
             return None
         cursor.execute(f"SELECT {LINE} FROM facts_lineage m WHERE m.id = %s FOR UPDATE", [row[0]])  # noqa: S608
         line = line_from(cursor.fetchone())
-    return Guarded("facts_lineage", line.id, f"{PREFIX}{int(digits)}", line.version, row[1], line.lock)
+    fact = planning.present([int(digits)], False)[int(digits)]
+    return Guarded(
+        "facts_lineage", line.id, f"{PREFIX}{int(digits)}", line.version, row[1], line.lock,
+        planning.KIND, int(digits), fact.title, fact.status,
+    )  # fmt: skip
 
 
 def guarded(ctx: Context, before: int | None, limit: int) -> list[dict[str, Any]]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, WithJsonSchema
 
-from facts import index, search, selectors, services
+from facts import index, planning, search, selectors, services
 from facts.models import SHARED
 from facts.periods import Bound, Period, parse
 from facts.selectors import Place, Question, me
 from facts.services import Correction, Remembered, Writer
+from governance import review
 from governance.clock import iso
 from loomsite.ops import (
     AgentText,
@@ -21,6 +23,7 @@ from loomsite.ops import (
     OpError,
     OpInput,
     OpOutput,
+    ReviewedOutput,
     Role,
     WriteInput,
     invalid,
@@ -419,8 +422,8 @@ class RetractInput(OneFact):
     dry_run: bool = Field(False, description="Judge everything, change nothing.")
 
 
-class RetractOutput(FactShown):
-    """The version as it stands now."""
+class RetractOutput(FactShown, ReviewedOutput):
+    """The version as it stands now; its `state` is pending_review while a person decides."""
 
     kind: str | None = None
     retracted: bool = True
@@ -441,6 +444,7 @@ class RetractOutput(FactShown):
     scoped=False,
     locate=_locate,
     destructive=True,
+    reviewed=True,
     summary="End a fact without a successor; the past is kept.",
     text=AgentText(
         what="kind ended: the value holds up to validTo, and what comes after is unknown. kind wrong: it is "
@@ -455,15 +459,23 @@ def fact_retract(ctx: Context, data: RetractInput) -> dict[str, Any]:
     """End one version."""
     if data.kind == "wrong" and data.validTo is not None:
         raise invalid("validTo", "goes with kind=ended; what was never so has no end.")
-    was, left, version = services.fact_retract(
+    was, left, line = services.fact_retract(
         _writer(ctx), int(data.factId), _place(ctx).lineage_id, data.kind, data.validTo
     )
+    fact = replace(was, known_to=None)
+    if review.consider(ctx, "fact.retract", lambda: [planning.target(fact, line, data.kind)]):
+        return {
+            **selectors.shown(fact, selectors.now()),
+            "kind": data.kind,
+            "retracted": False,
+            "version": line.version,
+        }
     return {
         **selectors.shown(left or was, selectors.now()),
         "kind": data.kind,
         "retracted": True,
         "heldAs": None if left is None else str(left.id),
-        "version": version,
+        "version": line.version + 1,
         "dry_run": data.dry_run,
     }
 

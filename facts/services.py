@@ -169,7 +169,7 @@ class Writer:
             else "use memory_correct (fact.correct) with that factId: kind changed when the world changed, "
             "wrong when it was never right"
         )
-        told = "; ".join(f"{fact.id} says {_short(fact.value)} {fact.period}" for fact in there[:5])
+        told = "; ".join(f"{fact.id} says {short(fact.value)} {fact.period}" for fact in there[:5])
         raise refuse_other(
             "FACT_CONFLICT",
             f"{line.subject} {line.attribute}: another believed value overlaps this period: {told}. Nothing "
@@ -284,7 +284,8 @@ def line_from(row: Sequence[Any]) -> Line:
     return Line(id_, namespace_id, owner, subject, attribute, cardinality, version, lock)
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """The value's JSON in at most 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:59] + "…"
 
@@ -528,7 +529,7 @@ def _changed(writer: Writer, fact: Fact, ask: Correction, believed: Sequence[Fac
         raise OpError(
             "VALID_FROM_REQUIRED",
             f"validFrom: since when is it so? Send the day from which the new value holds, for example "
-            f'{{"factId": "{fact.id}", "value": {_short(ask.value)}, "validFrom": "2026-01-31"}}. If the old '
+            f'{{"factId": "{fact.id}", "value": {short(ask.value)}, "validFrom": "2026-01-31"}}. If the old '
             'value was never right, send "kind": "wrong" instead, which needs no date.',
             errors=[{"path": "validFrom", "message": "is required with kind=changed", "type": "missing"}],
         )
@@ -545,7 +546,7 @@ def _changed(writer: Writer, fact: Fact, ask: Correction, believed: Sequence[Fac
             if other.period.holds(day.instant) and other.value_key in (fact.value_key, b"")
         ]
         hint = (
-            f"at {day} it is {there[0].id} that holds ({_short(there[0].value)}); correct that one"
+            f"at {day} it is {there[0].id} that holds ({short(there[0].value)}); correct that one"
             if there
             else f"no version holds at {day}; remember a new fact for the time before, or use kind=wrong "
             "with this validFrom if the date itself is wrong"
@@ -595,8 +596,8 @@ def _wrong(fact: Fact, ask: Correction, neighbours: Sequence[Period]) -> tuple[P
 
 def fact_retract(
     writer: Writer, fact_id: int, lineage_id: int, kind: str, end: Bound | None
-) -> tuple[Fact, Fact | None, int]:
-    """End a fact without a successor: (the version as it was, what stays of it, the lineage's version).
+) -> tuple[Fact, Fact | None, Line]:
+    """End a fact without a successor: (the version as it was, what stays of it, the lineage as it was).
 
     Raises OpError 400, 404, 409 SUPERSEDED or NOT_CORRECTABLE, 423.
     """
@@ -620,7 +621,7 @@ def fact_retract(
     else:
         writer.take_back(fact, at)
     writer.note(left or fact, fact, line.version)
-    return replace(fact, known_to=at), left, line.version + 1
+    return replace(fact, known_to=at), left, line
 
 
 def _ended(fact: Fact, end: Bound | None) -> Period:

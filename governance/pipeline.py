@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-import random
 import re
-import time
 import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-import psycopg
 from django.db import Error as DatabaseFault
 from django.db import connection, transaction
-from psycopg_pool import PoolTimeout
-from pydantic import ValidationError
 
-from governance import audit, idempotency, policy, ratelimit, services, tenancy
+from governance import audit, idempotency, plans, policy, ratelimit, services, tenancy
+from governance.clock import iso
+from governance.dispatch import check_output, handled
+from governance.faults import is_lost, may_retry, refusal_of, wait
 from governance.tenancy import Credentials
 from loomsite.ops import AuditEntry, Context, Door, Op, OpError, Role, get, invalid, near
 from loomsite.ops.schema import OpInput, validate
@@ -24,12 +22,6 @@ from loomsite.ops.text import clean
 
 log = logging.getLogger("loomsite.pipeline")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-RETRY_STATES = frozenset({"40001", "40P01"})  # serialization failure, deadlock
-SHUTDOWN_STATES = frozenset({"57P01", "57P02", "57P03"})
-# Statement and lock timeouts, an idle transaction, a server that turned into a read-only standby.
-BUSY_STATES = RETRY_STATES | {"57014", "55P03", "25P03", "25006"}
-BUSY_CLASSES = frozenset({"53"})  # out of connections, memory or disk
-ATTEMPTS = 8
 NO_SUCH_NAMESPACE = "No such namespace for this caller; namespace.list shows yours."
 # What means "none" and "any" in the other identity fields; a namespace called so would be a trap.
 NO_NAMESPACE = frozenset({"-", "*"})
@@ -144,15 +136,15 @@ def _identified(call: _Call) -> Context:
     try:
         return _identify(call)
     except DatabaseFault as error:
-        if not _lost(error) or connection.in_atomic_block:
-            raise _database_refusal(error) from error
+        if not is_lost(error) or connection.in_atomic_block:
+            raise refusal_of(error) from error
     connection.close()
     if pool := getattr(connection, "pool", None):
         pool.check()
     try:
         return _identify(call)
     except DatabaseFault as error:
-        raise _database_refusal(error) from error
+        raise refusal_of(error) from error
 
 
 def _identify(call: _Call) -> Context:
@@ -169,6 +161,7 @@ def _identify(call: _Call) -> Context:
         namespace_id=namespace_id,
         run_id=data.run_id or "",
         reason=(getattr(data, "reason", None) or "").strip(),
+        is_dry_run=_is_dry_run(data),
     )
 
 
@@ -194,7 +187,8 @@ def _permit(ctx: Context, data: OpInput) -> None:
             raise OpError("NOT_FOUND", NO_SUCH_NAMESPACE)
         # What does not exist yet: its maker writes it, anyone who could see it reads it as empty.
         ctx.role = max(ctx.role, min(Role.WRITER, caller.ceiling))
-    policy.require_role(op, ctx.role, by_token=by_token)
+    if by_token or op.planned_from is None or ctx.role < op.planned_from:
+        policy.require_role(op, ctx.role, by_token=by_token)
     _narrow(ctx, data)
 
 
@@ -208,7 +202,7 @@ def _read(ctx: Context, data: OpInput) -> Answer:
     try:
         body = ctx.op.handler(ctx, data)
     except DatabaseFault as error:
-        raise _database_refusal(error) from error
+        raise refusal_of(error) from error
     return _answer(ctx, 200, body)
 
 
@@ -218,13 +212,12 @@ def _write(ctx: Context, call: _Call, payload: dict[str, Any], key: str | None) 
     attempt, namespace_id = 1, ctx.namespace_id
     while True:
         try:
-            answer, replayed = _transaction(ctx, data, key, digest)
+            answer, replayed = _transaction(ctx, data, payload, key, digest)
             break
         except DatabaseFault as error:
-            if _sqlstate(error) not in RETRY_STATES or attempt >= ATTEMPTS or connection.in_atomic_block:
-                raise _database_refusal(error) from error
-            # Full jitter: writers that met once should not meet again at the same moment.
-            time.sleep(random.uniform(0, 0.01 * 2**attempt))  # noqa: S311 - not a secret
+            if not may_retry(error, attempt):
+                raise refusal_of(error) from error
+            wait(attempt)
         except services.NamespaceAppeared:
             # Somebody made it since we looked, so the role there is judged and not assumed.
             fresh = _identify(call)
@@ -235,8 +228,9 @@ def _write(ctx: Context, call: _Call, payload: dict[str, Any], key: str | None) 
         ctx.audit.clear()
         ctx.on_commit.clear()
         ctx.degraded.clear()
+        ctx.review = None
         ctx.namespace_id = namespace_id
-    if ctx.op.after_commit is not None and not _is_dry_run(data):
+    if ctx.op.after_commit is not None and answer.status == 200 and not _is_dry_run(data):
         answer = Answer(answer.status, ctx.op.after_commit(ctx, answer.body), answer.headers)
     if replayed:
         answer.headers["Idempotent-Replayed"] = "true"
@@ -247,7 +241,9 @@ def _is_dry_run(data: OpInput) -> bool:
     return bool(getattr(data, "dry_run", False))
 
 
-def _transaction(ctx: Context, data: OpInput, key: str | None, digest: bytes) -> tuple[Answer, bool]:
+def _transaction(
+    ctx: Context, data: OpInput, payload: dict[str, Any], key: str | None, digest: bytes
+) -> tuple[Answer, bool]:
     dry_run = _is_dry_run(data)
     advisories = list(ctx.advisories)
     with transaction.atomic():
@@ -259,8 +255,11 @@ def _transaction(ctx: Context, data: OpInput, key: str | None, digest: bytes) ->
         if ctx.op.scoped and ctx.namespace_id is None:
             ctx.namespace_id = services.namespace_create(ctx)
         try:
-            body = ctx.op.handler(ctx, data)
-            answer = _answer(ctx, 200, body)
+            body = handled(ctx, data)
+            if ctx.review is None:
+                answer = _answer(ctx, 200, body)
+            else:
+                answer = _answer(ctx, 202, {**body, **_planned(ctx, payload)})
         finally:
             ctx.advisories[:] = advisories
         if dry_run:
@@ -276,6 +275,18 @@ def _transaction(ctx: Context, data: OpInput, key: str | None, digest: bytes) ->
     return answer, False
 
 
+def _planned(ctx: Context, payload: dict[str, Any]) -> dict[str, Any]:
+    """Store the call as a plan; what its answer says of it."""
+    plan = plans.plan_create(ctx=ctx, review=ctx.review, payload=payload)
+    return {
+        "state": "pending_review",
+        "plan_id": str(plan.pk),
+        "digest": plan.digest,
+        "review_url": plans.review_url(plan.pk),
+        "plan_expires_at": iso(plan.expires_at),
+    }
+
+
 def _answer(ctx: Context, status: int, body: dict[str, Any]) -> Answer:
     if ctx.ignored_args:
         body["ignored_args"] = ctx.ignored_args
@@ -284,10 +295,7 @@ def _answer(ctx: Context, status: int, body: dict[str, Any]) -> Answer:
         body["advisories"] = list(dict.fromkeys([*body.get("advisories", []), *ctx.advisories]))
     if ctx.degraded:
         body["degraded"] = sorted({*body.get("degraded", []), *ctx.degraded})
-    try:
-        ctx.op.output.model_validate(body)
-    except ValidationError as error:
-        raise RuntimeError(f"{ctx.op.name} answered outside its declared output: {error}") from error
+    check_output(ctx, body)
     return Answer(status, body, {"X-Request-ID": ctx.request_id})
 
 
@@ -305,31 +313,4 @@ def _audit_refusal(ctx: Context, error: OpError, data: OpInput) -> None:
         with transaction.atomic():
             audit.append(ctx, [AuditEntry(target=target, outcome="refused", detail=detail)])
     except DatabaseFault as fault:
-        raise _database_refusal(fault) from fault
-
-
-def _sqlstate(error: DatabaseFault) -> str:
-    return getattr(error.__cause__, "sqlstate", None) or ""
-
-
-def _lost(error: DatabaseFault) -> bool:
-    """True when the connection broke, not the statement."""
-    cause, state = error.__cause__, _sqlstate(error)
-    if isinstance(cause, PoolTimeout):
-        return False
-    broken = isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError)
-    return broken and (not state or state.startswith("08") or state in SHUTDOWN_STATES)
-
-
-def _database_refusal(error: DatabaseFault) -> Exception:
-    """A database error as the refusal it stands for; the error itself when it is a defect."""
-    state, cause = _sqlstate(error), error.__cause__
-    if state == "LM423":
-        return OpError("LOCKED", str(cause).split("\n", 1)[0], blocked={"by": "database"})
-    if isinstance(cause, PoolTimeout):
-        return OpError("BUSY", "No database connection came free in time; try again.", retry_after_s=1)
-    if _lost(error):
-        return OpError("BUSY", "The database cannot be reached at the moment; try again.", retry_after_s=2)
-    if state in BUSY_STATES or state[:2] in BUSY_CLASSES:
-        return OpError("BUSY", "The database did not get to it in time; try again.", retry_after_s=1)
-    return error
+        raise refusal_of(fault) from fault

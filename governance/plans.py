@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from django.conf import settings
+from django.db import Error as DatabaseFault
 from django.db import connection, transaction
 
 from governance import audit, plan_kinds, services, tenancy
-from governance.dispatch import handled
+from governance.dispatch import check_output, handled
+from governance.faults import refusal_of, retried, sqlstate
 from governance.models import Namespace, Plan, PlanApproval, PlanTarget, Token, User
 from governance.patterns import CATALOGUE_VERSION
-from governance.retry import retried
 from governance.review import TABLE, Drifted, Frozen, Review, Target, differences, lock_text, rules_of
 from governance.tenancy import Credentials
 from loomsite.ops import AuditEntry, Context, Door, OpError, Role, get, invalid, not_found
@@ -504,7 +505,9 @@ def _apply(plan: Plan, ctx: Context, approvers: list[str], comment: str) -> Deci
             if ctx.op.locate is not None:
                 ctx.op.locate(ctx, data)
             body = handled(ctx, data)
-            ctx.op.output.model_validate(body)
+            check_output(ctx, body)
+            if not frozen.checked:
+                raise Drifted([{"what": "the op no longer has anything to do"}])
     except Drifted as drifted:
         del ctx.audit[records:]
         return _stale(plan, ctx, by, comment, drifted.moved)
@@ -513,6 +516,11 @@ def _apply(plan: Plan, ctx: Context, approvers: list[str], comment: str) -> Deci
         if error.code in ("BUSY", "INTERNAL"):
             raise
         return _failed(plan, ctx, by, comment, error.code, error.message)
+    except DatabaseFault as error:
+        del ctx.audit[records:]
+        if sqlstate(error) != "LM423":
+            raise
+        return _failed(plan, ctx, by, comment, "LOCKED", str(refusal_of(error)))
     for entry in ctx.audit[records:]:
         entry.detail = {**entry.detail, **frozen.note}
     result = {"rows": plan.rows, "changes": plan.changes, "left": plan.rows - plan.changes}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loomsite.ops import Context, Door, Effect, Op, OpError, Role, invalid
+from loomsite.ops import Context, Effect, Op, OpError, Role, invalid
 
 CONSOLE_ONLY = Role.REVIEWER
 
@@ -48,37 +48,3 @@ def narrow(ctx: Context, name: str, asked: str | None, bound: str | None) -> str
     if bound is not None and asked not in (None, bound, "-"):
         raise OpError("NOT_FOUND", f"{name}: this token does not cover that value; see ops.whoami.")
     return asked
-
-
-# What waits for a person, by action; `memory.apply` waits from more rows than it may touch at once.
-REVIEWED = frozenset(
-    {
-        "govern.delete", "govern.reject", "govern.redact", "govern.acknowledge-pattern", "memory.clear",
-        "memory.redact", "memory.restore governed",
-    }
-)  # fmt: skip
-APPLY_AT_ONCE = 25
-# Who decides in the console at once, where it is not an admin.
-DECIDED_BY = {"govern.acknowledge-pattern": Role.REVIEWER, "memory.restore governed": Role.REVIEWER}
-
-
-def require_direct(ctx: Context, action: str, rows: int) -> None:
-    """403 for a call that a person has to decide; an admin of the namespace does it in the console.
-
-    Reviews by plan are not built yet: until they are, what would wait is refused here.
-    """
-    bulk = action in ("apply.delete", "apply.expire") and rows > APPLY_AT_ONCE
-    if action not in REVIEWED and not bulk:
-        return
-    needed = DECIDED_BY.get(action, Role.ADMIN)
-    if ctx.caller.door == Door.CONSOLE and ctx.role >= needed:
-        return
-    why = f"{rows} memories at once (more than {APPLY_AT_ONCE})" if bulk else action
-    raise OpError(
-        "FORBIDDEN",
-        f"{why} needs a person: nothing was changed. A dry run shows what would happen; "
-        f"{'an admin' if needed == Role.ADMIN else 'a reviewer'} of the namespace does it in the console.",
-        needs="review",
-        action=action,
-        rows=rows,
-    )

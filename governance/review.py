@@ -132,7 +132,7 @@ class Review:
     effect: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Frozen:
     """The list that an approved plan executes: id -> (version, content hash, lock, planned, changes)."""
 
@@ -140,6 +140,8 @@ class Frozen:
     rows: Mapping[int, tuple[int, str, str, str, bool]]
     # What the audit says besides of every row that the plan changes.
     note: Mapping[str, Any]
+    # True once the op has shown which rows it touched.
+    checked: bool = False
 
 
 class Drifted(Exception):
@@ -160,7 +162,6 @@ def consider(
     action: str,
     targets: Callable[[], Iterable[Target]],
     *,
-    dry_run: bool = False,
     effect: str = "",
 ) -> bool:
     """Judge the call by the policy; True when it waits for a person and what it did will be taken back.
@@ -175,22 +176,17 @@ def consider(
     level, rules = _level(ctx, action)
     if level == "direct":
         return False
-    if dry_run:
+    rows = list(targets())
+    if not any(row.changes for row in rows):
+        return False
+    if ctx.is_dry_run:
         ctx.advisories.append(
             "dry_run: the real run needs a person: it would answer 202 pending_review with a plan "
             f"({action}), and change nothing until that is approved in the console"
         )
         return False
-    rows = list(targets())
-    if not any(row.changes for row in rows):
-        return False
     ctx.review = Review(action, level, rules, rows, effect[:256])
     return True
-
-
-def needs_person(ctx: Context, action: str) -> bool:
-    """Whether this call's real run would make a plan."""
-    return _level(ctx, action)[0] != "direct"
 
 
 def _level(ctx: Context, action: str) -> tuple[str, Rules]:
@@ -211,14 +207,15 @@ def apply_action(ctx: Context, action: str, rows: int) -> str:
     return "apply.many" if rows > rules_of(ctx.namespace_id).apply_at_once else "apply.few"
 
 
-def state(ctx: Context, dry_run: bool) -> str:
+def state(ctx: Context) -> str:
     """What an answer says of the call: previewed, pending_review or applied."""
-    if dry_run:
+    if ctx.is_dry_run:
         return "previewed"
     return "applied" if ctx.review is None else "pending_review"
 
 
 def _check(plan: Frozen, rows: Iterable[Target]) -> None:
+    plan.checked = True
     moved: list[dict[str, Any]] = []
     left = dict(plan.rows)
     for row in rows:

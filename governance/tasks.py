@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from governance import audit, jobs, services
+from governance import audit, jobs, plans, services
 
 JOB_LIMIT_S = 3600
 
@@ -26,6 +26,7 @@ def sweep() -> None:
     jobs.forget_finished()
     services.idempotency_sweep()
     services.worker_forget()
+    plans.plans_expire()
     audit.log_heads()
 
 

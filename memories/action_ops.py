@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from governance import policy
+from governance import review
+from governance.clock import iso
 from governance.patterns import CATALOGUE
 from loomsite.ops import (
     AgentText,
@@ -15,6 +17,7 @@ from loomsite.ops import (
     Effect,
     OpInput,
     OpOutput,
+    ReviewedOutput,
     Role,
     Selector,
     WriteInput,
@@ -37,6 +40,7 @@ from memories.ops import (
     capped_source,
     not_blank,
 )
+from memories.planning import target
 from memories.services import Gateway, LockRequest, Row, SetRequest
 
 MAX_ROWS = 10_000
@@ -136,7 +140,7 @@ class HoldInput(WriteInput):
     reason: NeededReason = _WHY
 
 
-class HoldOutput(OpOutput):
+class HoldOutput(ReviewedOutput):
     """How many holds stand now."""
 
     memory_key: str
@@ -187,6 +191,8 @@ def hold_add(ctx: Context, data: HoldInput) -> dict[str, Any]:
     destructive=True,
     idempotent=True,
     toolset="by_name",
+    reviewed=True,
+    planned_from=Role.WRITER,
     summary="Release a legal hold. An admin does this in the console; no token may.",
     text=AgentText(
         what="Releases the hold of one matter. 403 for every token: an admin of the namespace does it in the "
@@ -199,6 +205,9 @@ def hold_add(ctx: Context, data: HoldInput) -> dict[str, Any]:
 def hold_release(ctx: Context, data: HoldInput) -> dict[str, Any]:
     """Release one hold."""
     row, changed = actions.hold_release(Gateway(ctx), data.memory_key, data.matter, data.reason.strip())
+    if ctx.review is not None:
+        waiting = replace(row, lock=replace(row.lock, holds=row.lock.holds + 1))
+        return _held(waiting, data.matter, False)
     return _held(row, data.matter, changed)
 
 
@@ -360,24 +369,68 @@ class ApplyInput(WriteInput):
         return self
 
 
-class ApplyOutput(OpOutput):
+class ApplyOutput(ReviewedOutput):
     """What became, or would become, of each memory."""
 
     action: str
     dry_run: bool
     matched: int
-    state: str = Field(description="previewed or applied.")
+    state: str = Field(description="previewed, applied, or pending_review: a person decides, see plan.get.")
     rows: list[dict[str, Any]] = Field(
         description="memory_key, memory_id, version, outcome (would_apply, applied, refused), why each."
     )
 
 
-def _told(rows: list[dict[str, Any]], dry_run: bool) -> list[dict[str, Any]]:
-    if dry_run:
-        for row in rows:
-            if row["outcome"] == "applied":
-                row["outcome"] = "would_apply"
+def _told(ctx: Context, rows: list[dict[str, Any]], before: Sequence[Row]) -> list[dict[str, Any]]:
+    if review.state(ctx) == "applied":
+        return rows
+    for row, was in zip(rows, before, strict=True):
+        if row["outcome"] == "applied":
+            row["outcome"] = "would_apply"
+        if not ctx.is_dry_run:
+            row["version"] = was.version
     return rows
+
+
+_BECOMES = {
+    "delete": "deleted",
+    "clear": "deleted",
+    "lock": "locked",
+    "label": "labelled",
+    "demote": "demoted",
+}
+
+
+def _planned(rows: Sequence[Row], results: Sequence[dict[str, Any]], action: str) -> list[review.Target]:
+    """Each row as it stood, with what the action makes of it or why it does not."""
+    planned = _BECOMES.get(action, "expires")
+    return [
+        target(
+            row,
+            planned if line["outcome"] == "applied" else "left as it is",
+            changes=line["outcome"] == "applied" and (action == "lock" or line["version"] != row.version),
+            why=line["why"] or "",
+        )
+        for row, line in zip(rows, results, strict=True)
+    ]
+
+
+def _effect(data: ApplyInput) -> str:
+    """What a plan says of the action's block."""
+    if data.expire is not None:
+        seconds, until = data.expire.ttl_seconds, data.expire.until
+        when = f"{seconds} s after it is applied" if until is None else f"at {iso(until)}"
+        return f"expires {when}, then {data.expire.on_expire}"
+    if data.lock is not None:
+        seconds, until = data.lock.ttl_seconds, data.lock.until
+        when = f"for {seconds} s after it is applied" if seconds is not None else f"until {iso(until)}"
+        return f"{data.lock.mode} {when if seconds or until else 'until loosened'}"
+    if data.label is not None:
+        return f"{data.label.mode} {', '.join(data.label.tags)}"
+    if data.demote is not None:
+        factor, delta = data.demote.confidence_factor, data.demote.confidence_delta
+        return f"confidence x {factor}" if factor is not None else f"confidence {delta}"
+    return ""
 
 
 @op(
@@ -391,14 +444,18 @@ def _told(rows: list[dict[str, Any]], dry_run: bool) -> list[dict[str, Any]]:
     ),
     destructive=True,
     prepare=lambda ctx, data: (
-        actions.found_by(ctx, data.search.query, data.limit) if data.search is not None else None
+        actions.found_by(ctx, data.search.query, data.limit)
+        if data.search is not None and ctx.plan is None
+        else None
     ),
+    reviewed=True,
     summary="Do one thing to many memories: delete, expire, lock, label or demote.",
     text=AgentText(
         what="Does one action to each memory that is named, filtered or found. A dry run (the default) tells "
         "what would happen to each and changes nothing. A locked memory is refused in its row and the others "
-        "go on. Deleting or expiring more than 25 at once needs a person: 403 says where. Undo: "
-        "memory.restore for deletes, memory.apply for the rest; a lock you cannot undo.",
+        "go on. Deleting or expiring more than 25 at once needs a person: 202 pending_review with a plan_id, "
+        "which plan.get follows. Undo: memory.restore for deletes, memory.apply for the rest; a lock you "
+        "cannot undo.",
         when='"Delete everything under tmp/", "label all notes of the outage", "lock these".',
         when_not="For one memory (memory.delete, memory.lock, memory.set).",
         args="Exactly one of keys, filter, search; action with its block; reason; limit with filter and "
@@ -416,16 +473,20 @@ def memory_apply(ctx: Context, data: ApplyInput) -> dict[str, Any]:
     )
     what = _application(gate, data)
     rows = actions.select(gate, selection)
-    if not data.dry_run:
-        policy.require_direct(ctx, f"apply.{data.action}", len(rows))
     results = actions.memory_apply(gate, rows, what)
     gate.flush()
+    review.consider(
+        ctx,
+        review.apply_action(ctx, data.action, len(rows)),
+        lambda: _planned(rows, results, data.action),
+        effect=_effect(data),
+    )
     return {
         "action": data.action,
         "dry_run": data.dry_run,
         "matched": len(rows),
-        "state": "previewed" if data.dry_run else "applied",
-        "rows": _told(results, data.dry_run),
+        "state": review.state(ctx),
+        "rows": _told(ctx, results, rows),
     }
 
 
@@ -464,11 +525,13 @@ class ClearInput(WriteInput):
     kind="write",
     effects=frozenset({Effect.EXISTENCE}),
     destructive=True,
+    reviewed=True,
     summary="Tombstone everything that matches a filter; a person decides.",
     text=AgentText(
         what="Retires what matches: unlike a delete, a later save does not revive it (409 GOVERNED_KEY), and "
         "only a reviewer restores it. A dry run (the default) lists what would go. The real run needs a "
-        "person: 403 for a token, an admin does it in the console. Locked memories are refused one by one.",
+        "person: it answers 202 pending_review with a plan_id, and plan.get tells what was decided. Locked "
+        "memories are refused one by one.",
         when='"Clean out everything about project X."',
         when_not="For a few memories that may come back (memory.apply with delete).",
         args="filter with at least one field; reason; dry_run is true unless you say false.",
@@ -482,16 +545,15 @@ def memory_clear(ctx: Context, data: ClearInput) -> dict[str, Any]:
     if len(rows) > MAX_ROWS:
         rows = rows[:MAX_ROWS]
         ctx.advisories.append(f"filter: more than {MAX_ROWS} memories match; call again for the rest")
-    if not data.dry_run:
-        policy.require_direct(ctx, "memory.clear", len(rows))
     results = actions.memory_apply(gate, rows, Application("clear"))
     gate.flush()
+    review.consider(ctx, "memory.clear", lambda: _planned(rows, results, "clear"))
     return {
         "action": "clear",
         "dry_run": data.dry_run,
         "matched": len(rows),
-        "state": "previewed" if data.dry_run else "applied",
-        "rows": _told(results, data.dry_run),
+        "state": review.state(ctx),
+        "rows": _told(ctx, results, rows),
     }
 
 
@@ -570,7 +632,7 @@ class ConsolidateInput(WriteInput):
     dry_run: bool = Field(False, description="Judge everything, change nothing.")
 
 
-class ConsolidateOutput(OpOutput):
+class ConsolidateOutput(ReviewedOutput):
     """The canonical memory, and what it replaced."""
 
     memory_key: str
@@ -589,6 +651,7 @@ class ConsolidateOutput(OpOutput):
     effects=frozenset({Effect.VALUE, Effect.EXISTENCE}),
     destructive=True,
     prepare=lambda ctx, data: services.embed_all([(data.into, data.value)]),
+    reviewed=True,
     summary="Put one memory in the place of several.",
     text=AgentText(
         what="Stores a value under `into` and marks the other memories superseded, naming it. They leave "
@@ -606,14 +669,14 @@ def memory_consolidate(ctx: Context, data: ConsolidateInput) -> dict[str, Any]:
     gate = Gateway(ctx, ctx.prepared)
     who = services.Identity.of(ctx)
 
-    def store(row: Row | None) -> Row:
+    def store(row: Row | None) -> tuple[Row | None, Row]:
         if row is None:
             row = gate.exact([(data.into, who)]).get((data.into, who))
         request = SetRequest(
             key=data.into, who=row.identity if row else who, value=data.value, given=frozenset({"value"}),
             source_class=capped_source(ctx, None),
         )  # fmt: skip
-        return services.memory_set(gate, request, row)[1]
+        return row, services.memory_set(gate, request, row)[1]
 
     canonical, superseded = actions.memory_consolidate(gate, data.keys, data.into, store)
     gate.flush()
@@ -625,6 +688,7 @@ def memory_consolidate(ctx: Context, data: ConsolidateInput) -> dict[str, Any]:
             {"memory_key": row.key, "memory_id": str(row.id), "version": row.version} for row in superseded
         ],
         "dry_run": data.dry_run,
+        "state": review.state(ctx),
     }
 
 
@@ -639,12 +703,12 @@ class RedactInput(WriteInput):
     dry_run: bool = Field(False, description="Judge everything, change nothing.")
 
 
-class RedactOutput(OpOutput):
+class RedactOutput(ReviewedOutput):
     """The marker that stays."""
 
     memory_key: str
     memory_id: str
-    version: int
+    version: int = Field(description="Of the marker; as it would be while a person decides.")
     status: str
     dry_run: bool = False
 
@@ -657,10 +721,12 @@ class RedactOutput(OpOutput):
     kind="write",
     effects=frozenset({Effect.EXISTENCE}),
     destructive=True,
+    reviewed=True,
     summary="Take a memory's content out of every version for good; a person decides.",
     text=AgentText(
         what="Blanks every version, vector and index of a memory; hashes and a marker stay. It cannot be "
-        "undone. 403 for a token: a person does it in the console. 423 LOCKED: a lock or a hold guards it.",
+        "undone. A person decides: 202 pending_review with a plan_id, which plan.get follows. 423 LOCKED: a "
+        "lock or a hold guards it.",
         when='"That must not be kept anywhere": a secret or personal data that was stored.',
         when_not="For what may come back (memory.delete).",
         args="memory_key and reason.",
@@ -671,12 +737,9 @@ def memory_redact(ctx: Context, data: RedactInput) -> dict[str, Any]:
     gate = Gateway(ctx)
     row = actions.memory_redact(gate, data.memory_key)
     gate.flush()
-    # Every other refusal comes first; this one takes back what was just done.
-    if not data.dry_run:
-        policy.require_direct(ctx, "memory.redact", 1)
     return {
         "memory_key": row.key, "memory_id": str(row.id), "version": row.version,
-        "status": row.state.status, "dry_run": data.dry_run,
+        "status": row.state.status, "dry_run": data.dry_run, "state": review.state(ctx),
     }  # fmt: skip
 
 
@@ -736,7 +799,7 @@ class GovernInput(WriteInput):
         return self
 
 
-class GovernOutput(OpOutput):
+class GovernOutput(ReviewedOutput):
     """What became, or would become, of each memory."""
 
     action: str
@@ -746,10 +809,7 @@ class GovernOutput(OpOutput):
         description="id, title, previous_status, new_status, version, lock, refused, why each."
     )
     expected_versions: dict[str, int] = Field(description="Ready to send with the real run.")
-    state: str = Field(description="previewed, applied, or pending_review.")
-    plan_id: str | None = None
-    digest: str | None = None
-    review_url: str | None = None
+    state: str = Field(description="previewed, applied, or pending_review: a person decides, see plan.get.")
 
 
 @op(
@@ -762,13 +822,15 @@ class GovernOutput(OpOutput):
     destructive=True,
     tool="govern_memory",
     toolset="core",
+    reviewed=True,
     summary="Retire memories under governance: dry run first, then confirmed, all or nothing.",
     text=AgentText(
         what="Makes memories stale, archived, rejected, deleted or redacted, all or nothing. dry_run shows "
         "each with its lock and answers expected_versions. The real run needs confirm_destructive, a reason "
         "and exactly those versions: 400 says what is missing, 409 VERSION_CONFLICT what moved, 423 LOCKED "
         "what is guarded, 404 which ids are not here. stale and archive are done at once; the others need a "
-        "person (403 says where). A retired memory is not revived by a save.",
+        "person: 202 pending_review with a plan_id, which plan.get follows. A retired memory is not revived "
+        "by a save.",
         when='"Retire these", "that note is wrong, reject it", after looking at a dry run.',
         when_not="To delete one memory that may come back (memory.delete).",
         args="ids and action are needed. First dry_run true, then the same call with its expected_versions, "

@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import connection
 
-from governance import policy
+from governance import review
 from governance.locks import locked
 from governance.tenancy import visible_namespaces
 from loomsite.ops import AuditEntry, Context, Effect, OpError, Role, invalid, not_found
@@ -21,6 +21,7 @@ from memories.analysis import title
 from memories.erasure import redact
 from memories.models import Status
 from memories.nodes import Guarded
+from memories.planning import target
 from memories.screening import acknowledge, flags_of
 from memories.selectors import SERVED, memory_get, scope
 from memories.services import (
@@ -108,6 +109,9 @@ def hold_release(gate: Gateway, key: str, matter: str, reason: str) -> tuple[Row
         cursor.execute(f"UPDATE {row.table} SET holds = holds - 1 WHERE id = %s", [row.id])  # noqa: S608
         cursor.execute("SELECT set_config('loom.loosen', '', true)")
     _record_hold(gate, row, matter, reason, "released")
+    review.consider(
+        gate.ctx, "hold.release", lambda: [target(row, "hold released")], effect=f"the hold for {matter}"
+    )
     return replace(row, lock=replace(row.lock, holds=row.lock.holds - 1)), True
 
 
@@ -139,10 +143,14 @@ class Selection:
 
 
 def select(gate: Gateway, selection: Selection) -> list[Row]:
-    """The rows that a selection names, of exactly the call's identity fields, locked in id order.
+    """The rows that a selection names, of exactly the call's identity fields, locked in id order; those of
+    the plan while one is applied, whatever the selection would find now.
 
     Identity narrows as on reads: what the call leaves out means any that the token covers.
     """
+    frozen = review.frozen_ids(gate.ctx)
+    if frozen is not None:
+        return _named(gate, frozen)
     if selection.keys is not None:
         return _by_keys(gate, selection.keys)
     where, params = scope(gate.ctx)
@@ -300,12 +308,12 @@ def memory_promote(gate: Gateway, key: str, target: Gateway) -> tuple[Row, Row, 
 
 
 def memory_consolidate(
-    gate: Gateway, keys: Sequence[str], into: str, write: Callable[[Row | None], Row]
+    gate: Gateway, keys: Sequence[str], into: str, write: Callable[[Row | None], tuple[Row | None, Row]]
 ) -> tuple[Row, list[Row]]:
     """Put one memory in the place of several: (the canonical one, the superseded sources).
 
-    `write` stores the value under `into`, in the source of that key when it is one, and returns its row. A
-    locked source refuses the whole call.
+    `write` stores the value under `into`, in the source of that key when it is one, and returns its row as
+    it was (None for a new one) and as it is. A locked source refuses the whole call.
     """
     for key in keys:
         if key != into:
@@ -315,11 +323,15 @@ def memory_consolidate(
     if missing:
         raise not_found(f"{', '.join(missing)[:1000]}: no such memory here; memory.list shows the keys.")
     sources = [row for key, row in found.items() if row is not None and key != into]
-    canonical_row = write(found.get(into))
+    before, canonical_row = write(found.get(into))
     superseded = []
     for row in sorted(sources, key=lambda row: row.id):
         state = replace(row.state, status=Status.SUPERSEDED, pinned=False)
         superseded.append(gate.write(row, row.key, row.identity, state, "consolidate", canonical_key=into))
+    touched = [target(row, Status.SUPERSEDED) for row in sources]
+    if before is not None:
+        touched.append(target(before, "holds the new value", changes=canonical_row is not before))
+    review.consider(gate.ctx, "memory.consolidate", lambda: touched, effect=f"into {into}"[:200])
     return canonical_row, superseded
 
 
@@ -342,7 +354,9 @@ def memory_redact(gate: Gateway, key: str) -> Row:
     row = gate.by_key(key, tuple(status for status in Status.values if status != Status.REDACTED))
     if row is None:
         raise not_found(f"{key}: no such memory here; memory.list shows the keys.")
-    return redact(gate, row)
+    fresh = redact(gate, row)
+    review.consider(gate.ctx, "memory.redact", lambda: [target(row, Status.REDACTED)])
+    return fresh
 
 
 # Govern
@@ -385,27 +399,51 @@ def memory_govern(gate: Gateway, request: GovernRequest) -> dict[str, Any]:
     if not request.dry_run:
         _require_confirmation(request)
     rows = _named(gate, request.ids)
+    if gate.ctx.plan is not None or gate.ctx.is_refresh:
+        # The plan compares them itself, and a request that is asked again means them as they are now.
+        request = replace(request, expected_versions={row.id: row.version for row in rows})
     flags = flags_of([row.id for row in rows]) if request.pattern is not None else {}
     shown = [_judged(gate, row, request, flags.get(row.id, [])) for row in rows]
     if request.actor:
         gate.note = {"actor": request.actor}
     if not request.dry_run:
         _refuse(request, rows, shown)
-        policy.require_direct(gate.ctx, f"govern.{request.action}", len(rows))
-    for row, line in zip(rows, shown, strict=True):
-        if line["refused"] or line["new_status"] == line["previous_status"] and request.pattern is None:
-            continue
-        fresh = _governed(gate, row, request)
-        if not request.dry_run:
-            line["version"] = fresh.version
+    changed = [_changes(line, request, flags.get(row.id, [])) for row, line in zip(rows, shown, strict=True)]
+    versions = [
+        _governed(gate, row, request).version if changes else row.version
+        for row, changes in zip(rows, changed, strict=True)
+    ]
+    review.consider(
+        gate.ctx,
+        f"govern.{request.action}",
+        lambda: [
+            target(row, _planned(line, request), changes=changes, why=line["why"] or "")
+            for row, line, changes in zip(rows, shown, changed, strict=True)
+        ],
+        effect=request.pattern or "",
+    )
+    if review.state(gate.ctx) == "applied":
+        for line, version in zip(shown, versions, strict=True):
+            line["version"] = version
     return {
         "action": request.action,
         "reason": request.reason or None,
         "dry_run": request.dry_run,
         "affected": shown,
         "expected_versions": {str(row.id): row.version for row in rows},
-        "state": "previewed" if request.dry_run else "applied",
+        "state": review.state(gate.ctx),
     }
+
+
+def _changes(line: dict[str, Any], request: GovernRequest, flags: Sequence[dict[str, Any]]) -> bool:
+    """Whether the action does anything to the row."""
+    if request.pattern is None:
+        return not line["refused"] and line["new_status"] != line["previous_status"]
+    return any(flag["pattern"] == request.pattern and not flag["acknowledged"] for flag in flags)
+
+
+def _planned(line: dict[str, Any], request: GovernRequest) -> str:
+    return line["new_status"] if request.pattern is None else "acknowledged"
 
 
 def _require_confirmation(request: GovernRequest) -> None:

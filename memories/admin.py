@@ -332,6 +332,12 @@ class MemoryAdmin(PageAdmin):
         if outcome.applied:
             noun = "memory" if outcome.applied == 1 else "memories"
             messages.success(request, f"{outcome.applied} {noun} {did}.")
+        if outcome.waiting:
+            messages.info(
+                request,
+                f"{outcome.waiting} wait for a person: the policy of their namespace sends it to review. "
+                "Nothing has changed of them yet.",
+            )
         if outcome.skipped:
             messages.warning(
                 request, f"{len(outcome.skipped)} skipped. " + " · ".join(outcome.skipped[:PAGE])

@@ -12,8 +12,10 @@ class MemoriesConfig(AppConfig):
     def ready(self) -> None:
         """Report on the embedder in ops.health."""
         from governance.selectors import HEALTH_PROBES
+        from memories import planning
 
         HEALTH_PROBES["embedder"] = _embedder
+        planning.register()
 
 
 def _embedder() -> str:

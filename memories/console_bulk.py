@@ -17,9 +17,9 @@ from typing import Any
 from django import forms
 from django.db import transaction
 
-from governance import policy
 from governance.console import Sight
 from governance.pipeline import Answer
+from governance.review import rules_of
 from loomsite.ops import Role
 from memories import console_selectors
 from memories.console_actions import run
@@ -99,6 +99,8 @@ class Outcome:
 
     applied: int
     skipped: list[str]
+    # Rows that the policy sent to review instead: nothing has changed of them yet.
+    waiting: int = 0
 
 
 def ticked(sight: Sight, ids: Sequence[str], most: int) -> list[Memory]:
@@ -132,7 +134,7 @@ def apply(
     """Do it to the rows that were shown as changing; what has moved since is skipped and named."""
     chosen = [verdict.memory for verdict in shown if verdict.applies]
     skipped: list[str] = []
-    applied = 0
+    applied = waiting = 0
     with transaction.atomic():
         # Locked in id order before any op does: no version moves between the look and the op.
         now = dict(
@@ -150,9 +152,12 @@ def apply(
         for group in _groups(still, BULK[action]):
             answer = _call(sight, group, action, given, reason, dry_run=False)
             judged = _judged(group, answer).values()
-            applied += sum(verdict.applies for verdict in judged)
+            does = sum(verdict.applies for verdict in judged)
+            applied, waiting = (
+                (applied, waiting + does) if answer.status == 202 else (applied + does, waiting)
+            )
             skipped += [f"{v.memory.memory_key}: {v.why}" for v in judged if not v.applies]
-    return Outcome(applied, skipped)
+    return Outcome(applied, skipped, waiting)
 
 
 def _groups(rows: Sequence[Memory], action: BulkAction) -> list[list[Memory]]:
@@ -185,12 +190,11 @@ def too_many(sight: Sight, judged: Sequence[Verdict], action: str) -> str:
     for verdict in judged:
         if verdict.applies and sight.role_in(verdict.memory.namespace) < Role.ADMIN:
             counts[verdict.memory.namespace_id] += 1
-    if max(counts.values(), default=0) <= policy.APPLY_AT_ONCE:
-        return ""
-    return (
-        f"More than {policy.APPLY_AT_ONCE} deletes at once in a namespace take its admin. Tick fewer, or ask "
-        "an admin."
-    )
+    for namespace_id, count in counts.items():
+        most = rules_of(namespace_id).apply_at_once
+        if count > most:
+            return f"More than {most} deletes at once in a namespace take its admin. Tick fewer, or ask one."
+    return ""
 
 
 def _call(

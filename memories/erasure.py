@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from django.db import connection
 
+from governance import plans
 from governance.tenancy import visible_namespaces
 from memories.models import Status
 from memories.services import Gateway, Row
@@ -31,6 +32,7 @@ def redact(gate: Gateway, row: Row) -> Row:
             "WHERE org_id = %s AND answer @? %s::jsonpath",
             [gate.ctx.caller.org_id, f'$.** ? (@.memory_id == "{row.id}" || @.id == "{row.id}")'],
         )
+    plans.forget_text([row.id], gate.ctx)
     return fresh
 
 

@@ -26,6 +26,11 @@ class Guarded:
     version: int
     content_sha256: str
     lock: LockState
+    # As plans name it: the kind, the id that its key names, a few words of it, its status.
+    kind: str = ""
+    node_id: int = 0
+    title: str = ""
+    status: str = ""
 
 
 # The row that a key means, locked, or None where there is none for this caller.

@@ -9,9 +9,22 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from governance import review
 from governance.clock import iso
 from governance.models import SOURCE_CLASSES
-from loomsite.ops import AgentText, Context, Effect, OpInput, OpOutput, Role, WriteInput, invalid, limits, op
+from loomsite.ops import (
+    AgentText,
+    Context,
+    Effect,
+    OpInput,
+    OpOutput,
+    ReviewedOutput,
+    Role,
+    WriteInput,
+    invalid,
+    limits,
+    op,
+)
 from loomsite.ops.errors import OpError
 from loomsite.ops.schema import Count, Instant, Json, Key, Number, Prefix, Reason, Sha256, Tags
 from memories import search, selectors, services
@@ -589,7 +602,7 @@ class DeleteInput(KeyInput):
     dry_run: bool = Field(False, description="Judge everything, change nothing.")
 
 
-class DeleteOutput(OpOutput):
+class DeleteOutput(ReviewedOutput):
     """What became of it."""
 
     found: bool
@@ -612,6 +625,7 @@ class DeleteOutput(OpOutput):
     destructive=True,
     idempotent=True,
     toolset="core",
+    reviewed=True,
     summary="Tombstone a memory; it can be restored for 14 days.",
     text=AgentText(
         what="Takes a memory out of every read; its history stays, and memory.restore brings it back until "
@@ -633,7 +647,8 @@ def memory_delete(ctx: Context, data: DeleteInput) -> dict[str, Any]:
         }  # fmt: skip
     return {
         "found": True,
-        "tombstoned": True,
+        "tombstoned": ctx.review is None,
+        "state": review.state(ctx),
         "memory_key": row.key,
         "memory_id": str(row.id),
         "version": row.version,
@@ -643,14 +658,14 @@ def memory_delete(ctx: Context, data: DeleteInput) -> dict[str, Any]:
     }
 
 
-class RestoreOutput(OpOutput):
+class RestoreOutput(ReviewedOutput):
     """The memory as it stands again."""
 
     memory_key: str
     memory_id: str
-    restored: bool = Field(description="False when it had not ended.")
-    version: int
-    status: str
+    restored: bool = Field(description="False when it had not ended, and while a person decides.")
+    version: int = Field(description="As it is; as it would be while a person decides.")
+    status: str = Field(description="Likewise.")
 
 
 @op(
@@ -661,11 +676,12 @@ class RestoreOutput(OpOutput):
     kind="write",
     effects=frozenset({Effect.VALUE, Effect.EXPIRY_LATER, Effect.EXISTENCE}),
     idempotent=True,
+    reviewed=True,
     summary="Bring a deleted memory back.",
     text=AgentText(
         what="Undoes a delete or an expiry as a new version; an expiry that has passed is taken off. 404: "
-        "nothing deleted stands under the key, or the 14 days are over. 403: governance retired it, and a "
-        "reviewer restores it in the console, to the status before. 423 LOCKED. Undo: memory.delete.",
+        "nothing deleted stands under the key, or the 14 days are over. 202 pending_review: governance "
+        "retired it, and a reviewer decides; plan.get follows the plan_id. 423 LOCKED. Undo: memory.delete.",
         when='"Bring it back", "that should not have been deleted".',
         when_not="To get an old value of a living memory (memory.history, then memory.set).",
         args="memory_key; agent, user_id or session_id where several hold the key.",
@@ -679,9 +695,10 @@ def memory_restore(ctx: Context, data: KeyInput) -> dict[str, Any]:
     return {
         "memory_key": row.key,
         "memory_id": str(row.id),
-        "restored": changed,
+        "restored": changed and ctx.review is None,
         "version": row.version,
         "status": row.state.status,
+        "state": review.state(ctx),
     }
 
 
@@ -838,7 +855,7 @@ class UnlockInput(WriteInput):
     )
 
 
-class UnlockOutput(OpOutput):
+class UnlockOutput(ReviewedOutput):
     """What was loosened."""
 
     memory_key: str
@@ -857,6 +874,8 @@ class UnlockOutput(OpOutput):
     destructive=True,
     idempotent=True,
     toolset="by_name",
+    reviewed=True,
+    planned_from=Role.WRITER,
     summary="Loosen a lock. An admin does this in the console; no token may.",
     text=AgentText(
         what="Takes a lock away. 403 for every token: an admin of the namespace does it in the console under "
@@ -871,5 +890,6 @@ def memory_unlock(ctx: Context, data: UnlockInput) -> dict[str, Any]:
     gate = Gateway(ctx)
     row, changed = services.memory_unlock(gate, data.memory_key, data.reason.strip(), data.locked_at)
     return {
-        "memory_key": row.key, "memory_id": str(row.id), "mode_before": row.lock.mode, "changed": changed
+        "memory_key": row.key, "memory_id": str(row.id), "mode_before": row.lock.mode,
+        "changed": changed and ctx.review is None, "state": review.state(ctx),
     }  # fmt: skip

@@ -19,7 +19,7 @@ from django.conf import settings
 from django.db import connection
 from pgvector import HalfVector
 
-from governance import policy
+from governance import review
 from governance import services as governance
 from governance.clock import iso
 from governance.locks import RANK, LockState, compare, locked
@@ -30,6 +30,7 @@ from memories.analysis import flatten, search_text, term_frequencies
 from memories.embedders import EmbedderUnavailable, get_embedder, is_zero
 from memories.models import OnExpire, Status
 from memories.nodes import Guarded, finder
+from memories.planning import target
 from memories.screening import Spans, advise, screen, text_sha256, write_flags
 
 STRIPES = 16
@@ -93,6 +94,8 @@ class Row:
     """The expiry has fallen due, nothing defers it, and no sweep has come by yet."""
     doc_len: int | None
     updated_at: datetime
+    held: bool = False
+    """A flagged text waits for a person."""
 
     @property
     def status(self) -> str:
@@ -126,7 +129,7 @@ ROW = f"""m.id, m.memory_key, m.agent, m.user_id, m.session_id, m.version, m.val
   m.memory_type, m.tags, m.metadata, m.confidence, m.pinned, m.expires_at, m.on_expire, m.status,
   m.source_class, m.source_trace, m.governed, m.pinned_by, m.doc_len, m.updated_at,
   CASE WHEN {LOCK_IN_FORCE} THEN m.lock_mode ELSE 'none' END, m.lock_reason, m.lock_until, m.locked_by,
-  m.locked_at, m.holds, coalesce(m.expires_at <= clock_timestamp(), false) AND NOT {GUARDED}"""
+  m.locked_at, m.holds, coalesce(m.expires_at <= clock_timestamp(), false) AND NOT {GUARDED}, m.held"""
 
 
 def row_from(columns: Sequence[Any]) -> Row:
@@ -134,7 +137,7 @@ def row_from(columns: Sequence[Any]) -> Row:
     (
         id_, key, agent, user_id, session_id, version, value, sha, memory_type, tags, metadata, confidence,
         pinned, expires_at, on_expire, status, source_class, source_trace, governed, pinned_by, doc_len,
-        updated_at, lock_mode, lock_reason, lock_until, locked_by, locked_at, holds, overdue,
+        updated_at, lock_mode, lock_reason, lock_until, locked_by, locked_at, holds, overdue, held,
     ) = columns  # fmt: skip
     lock = LockState(holds=holds)
     if lock_mode != "none":
@@ -156,7 +159,7 @@ def row_from(columns: Sequence[Any]) -> Row:
     identity = Identity(agent, user_id, session_id)
     return Row(
         id_, key, identity, version, state, lock, governed, pinned_by,
-        overdue and status == Status.ACTIVE, doc_len, updated_at,
+        overdue and status == Status.ACTIVE, doc_len, updated_at, held,
     )  # fmt: skip
 
 
@@ -838,7 +841,9 @@ def memory_delete(gate: Gateway, key: str) -> tuple[Row | None, bool]:
     if fresh.state.status == Status.DELETED:
         return fresh, False
     state = replace(fresh.state, status=Status.DELETED)
-    return gate.write(fresh, row.key, row.identity, state, "delete"), True
+    gone = gate.write(fresh, row.key, row.identity, state, "delete")
+    review.consider(gate.ctx, "memory.delete", lambda: [target(row, Status.DELETED)])
+    return gone, True
 
 
 _DELETABLE = (Status.ACTIVE, Status.STALE, Status.SUPERSEDED)
@@ -857,8 +862,8 @@ _ENDED = (Status.DELETED, *_REVIEWED)
 def memory_restore(gate: Gateway, key: str) -> tuple[Row, bool]:
     """Bring back what stood before a memory ended, as a new version; an active memory is a no-op.
 
-    Anybody who may write undoes an ordinary tombstone; what governance did, a reviewer undoes in the
-    console. Raises OpError 404, 403, and 423 when a lock or hold guards the row as it stands.
+    Anybody who may write undoes an ordinary tombstone; what governance did goes to review. Raises OpError
+    404, and 423 when a lock or hold guards the row as it stands.
     """
     refuse_managed(key, ends=True)
     row = gate.by_key(key, (*_ENDED, Status.ACTIVE), first=_ENDED)
@@ -866,9 +871,7 @@ def memory_restore(gate: Gateway, key: str) -> tuple[Row, bool]:
         raise not_found(f"{key}: nothing ended stands under this key; memory.history shows its versions.")
     if row.served:
         return row, False
-    row = gate.materialize_expiry(row)
-    if row.governed or row.state.status in _REVIEWED:
-        policy.require_direct(gate.ctx, "memory.restore governed", 1)
+    found, row = row, gate.materialize_expiry(row)
     if row.state.status == Status.DELETED and gate.now() >= recoverable_until(row):
         raise not_found(f"{key}: its time to be restored ended on {iso(recoverable_until(row))}.")
     status = _status_before(row)
@@ -876,7 +879,10 @@ def memory_restore(gate: Gateway, key: str) -> tuple[Row, bool]:
     if status == Status.ACTIVE:
         state = replace(state, expires_at=_ahead(gate, row.state))
     governed = status in (Status.REJECTED, Status.ARCHIVED)
-    return gate.write(row, row.key, row.identity, state, "restore", governed=governed), True
+    fresh = gate.write(row, row.key, row.identity, state, "restore", governed=governed)
+    if row.governed or row.state.status in _REVIEWED:
+        review.consider(gate.ctx, "memory.restore", lambda: [target(found, status)])
+    return fresh, True
 
 
 def _status_before(row: Row) -> str:
@@ -996,6 +1002,7 @@ def memory_unlock(
         )
         cursor.execute("SELECT set_config('loom.loosen', '', true)")
     _record_lock(gate, row, LockState(), reason)
+    review.consider(gate.ctx, "memory.unlock", lambda: [target(row, "lock loosened")])
     return row, True
 
 

@@ -318,6 +318,48 @@ def _pack(body: Body, given: Body) -> str:
     return f"{body.get('text') or 'Nothing is remembered of this.'}{left}"
 
 
+def _plan(body: Body, given: Body) -> str:
+    rows = _counted(body.get("rows") or 0, "row").lower()
+    effect = f" ({body['effect']})" if body.get("effect") else ""
+    lines = [f"Plan {body.get('plan_id')}: {body.get('action')}{effect} of {rows}, {body.get('state')}."]
+    decision = body.get("decision") or {}
+    if decision.get("by"):
+        said = f": {decision['comment']}" if decision.get("comment") else ""
+        lines.append(f"Decided by {decision['by']} at {decision.get('at')}{said}.")
+    if body.get("failure"):
+        lines.append(f"It failed: {body['failure'].get('message')}")
+    if body.get("moved_count"):
+        lines.append(f"{body['moved_count']} moved since it was shown, so nothing was changed:")
+        lines += [f"- {_json(line)}" for line in body.get("moved") or []]
+        lines += [
+            f"- {row.get('id')} {row.get('key')}: {_json(row['moved'])}"
+            for row in body.get("targets") or []
+            if row.get("moved")
+        ]
+    if body.get("refreshed_by"):
+        lines.append(f"Plan {body['refreshed_by']} asks for it anew.")
+    if body.get("state") == "pending":
+        lines.append(f"Open until {body.get('expires_at')}. A person decides: {body.get('review_url')}")
+    for row in body.get("targets") or []:
+        end = f"to {row.get('planned')}" if row.get("changes") else f"left: {row.get('why') or 'so already'}"
+        lines.append(f"- {row.get('id')} {row.get('key')} v{row.get('version')}, {row.get('status')} {end}")
+    return "\n".join([*lines, *_more(body)])
+
+
+def _plans(body: Body, given: Body) -> str:
+    rows = body.get("plans") or []
+    lines = [
+        f"- plan {row.get('plan_id')}: {row.get('action')} of {row.get('rows')} rows by "
+        f"{row.get('requested_by')}, {row.get('state')}"
+        for row in rows
+    ]
+    return "\n".join([_counted(len(rows), "plan") + ".", *lines, *_more(body)])
+
+
+def _withdrawn(body: Body, given: Body) -> str:
+    return f"Plan {body.get('plan_id')} is {body.get('state')}; nothing was changed by it."
+
+
 _SENTENCES: dict[str, Callable[[Body, Body], str]] = {
     "context.pack": _pack,
     "hold.add": _hold,
@@ -342,6 +384,9 @@ _SENTENCES: dict[str, Callable[[Body, Body], str]] = {
     "memory.unlock": _unlock,
     "memory.unpin": _pin,
     "memory.update": _update,
+    "plan.get": _plan,
+    "plan.list": _plans,
+    "plan.withdraw": _withdrawn,
     "raw.append": _appended,
     "raw.get": _turns,
     "raw.list_sessions": _sessions,
@@ -352,8 +397,12 @@ _SENTENCES: dict[str, Callable[[Body, Body], str]] = {
 def outcome(op: Op, given: Body, body: Body) -> str:
     """What happened, in a sentence, with what an agent needs of the answer."""
     if body.get("state") == "pending_review":
-        plan = f" Plan {body['plan_id']}." if body.get("plan_id") else ""
-        text = f"Nothing has changed yet: a person must approve.{plan}"
+        text = "Nothing has changed yet: a person must approve."
+        if body.get("plan_id"):
+            text += (
+                f" Plan {body['plan_id']}, open until {body.get('plan_expires_at')}: plan.get tells what was "
+                f"decided. Tell the person where: {body.get('review_url')}"
+            )
     elif op.name in _SENTENCES:
         text = _SENTENCES[op.name](body, given)
     else:

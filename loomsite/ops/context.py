@@ -107,6 +107,7 @@ class Context:
     # What the op's `locate` found, and what its `prepare` made.
     located: Any = None
     prepared: Any = None
+    is_dry_run: bool = False
     # Set by an op whose call waits for a person (a Review), and while an approved plan is applied (a Frozen).
     review: Any = None
     plan: Any = None

@@ -28,6 +28,7 @@ _BY_EFFECT = {
 }
 _BY_APP = {
     "fact": ("FACT_CONFLICT", "SUPERSEDED", "NOT_CORRECTABLE"),
+    "plan": ("INVALID_TRANSITION",),
     "procedure": ("REVISION_PENDING", "REJECTED_TOPOLOGY", "USE_REVISE"),
 }
 

@@ -14,6 +14,7 @@ from loomsite.ops.schema import OpInput, OpOutput, spellings
 Handler = Callable[[Context, Any], dict[str, Any]]
 OPS_MODULES = (
     "governance.ops",
+    "governance.plan_ops",
     "memories.ops",
     "memories.action_ops",
     "memories.raw_ops",

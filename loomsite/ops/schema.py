@@ -121,6 +121,18 @@ class OpOutput(BaseModel):
     degraded: list[str] | None = Field(None, description="Parts that worked less well, such as embedding.")
 
 
+class ReviewedOutput(OpOutput):
+    """The answer of an op that may wait for a person: while `state` is pending_review nothing has changed."""
+
+    state: str | None = Field(
+        None, description="applied, previewed (a dry run), or pending_review: a person decides, see plan.get."
+    )
+    plan_id: str | None = Field(None, description="Of the plan that waits; plan.get follows it.")
+    digest: str | None = Field(None, description="SHA-256 of the plan.")
+    review_url: str | None = Field(None, description="Where a person decides.")
+    plan_expires_at: str | None = Field(None, description="Undecided by then, it is void.")
+
+
 @dataclass(frozen=True)
 class _Shape:
     """What `validate` needs to know of a model, by every spelling of a field (name and alias)."""

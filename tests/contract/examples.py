@@ -29,10 +29,12 @@ class Example:
     exact: bool = False
     # One of several optional fields is needed.
     some_field: bool = False
+    # In the console, a writer without the role makes a plan of it.
+    planned: bool = False
 
 
-# `living`, `second`, `locked`, `gone` and `private` are keys of `seed`; JOB, LIVING and FACT stand for ids.
-JOB, LIVING, FACT = "<job>", "<living>", "<fact>"
+# `living`, `second`, `locked`, `gone` and `private` are keys of `seed`; JOB, LIVING, FACT and PLAN stand for ids.
+JOB, LIVING, FACT, PLAN = "<job>", "<living>", "<fact>", "<plan>"
 EXAMPLES: dict[str, Example] = {
     "context.pack": Example("viewer", {"query": "living"}, some_field=True),
     "fact.correct": Example(
@@ -52,7 +54,11 @@ EXAMPLES: dict[str, Example] = {
         elsewhere=404,
     ),
     "hold.release": Example(
-        "admin", {"memory_key": "locked", "matter": "case 1", "reason": "closed"}, audited=1, elsewhere=404
+        "admin",
+        {"memory_key": "locked", "matter": "case 1", "reason": "closed"},
+        audited=1,
+        elsewhere=404,
+        planned=True,
     ),
     "job.get": Example("viewer", {"job_id": JOB}, in_namespace=False),
     "lock.list": Example("viewer", {}),
@@ -104,7 +110,7 @@ EXAMPLES: dict[str, Example] = {
     "memory.set": Example("writer", {"memory_key": "living", "value": "another"}, audited=1),
     "memory.set_many": Example("writer", {"items": [{"memory_key": "fresh", "value": 1}]}, audited=1),
     "memory.unlock": Example(
-        "admin", {"memory_key": "locked", "reason": "it may go"}, audited=1, elsewhere=404
+        "admin", {"memory_key": "locked", "reason": "it may go"}, audited=1, elsewhere=404, planned=True
     ),
     "memory.unpin": Example("writer", {"memory_key": "living"}, elsewhere=404),
     "memory.update": Example("writer", {"memory_key": "living", "value": "another"}, audited=1),
@@ -112,6 +118,10 @@ EXAMPLES: dict[str, Example] = {
     "ops.capabilities": Example("viewer", {}, in_namespace=False),
     "ops.health": Example("viewer", {}, in_namespace=False),
     "ops.whoami": Example("viewer", {}, in_namespace=False),
+    "plan.get": Example("viewer", {"plan_id": PLAN}, by_id=True),
+    "plan.list": Example("viewer", {}),
+    # Whoever asked for it withdraws it, and nobody else.
+    "plan.withdraw": Example("writer", {"plan_id": PLAN}, by_id=True, audited=1, at_home=403),
     "raw.append": Example("writer", {"session_id": "talk", "role": "user", "content": "hello"}, audited=1),
     "raw.get": Example("viewer", {"session_id": "talk"}),
     "raw.list_sessions": Example("viewer", {}),
@@ -154,7 +164,16 @@ def seed(cast: Cast) -> dict[str, str]:
     usual = {"name": "Usual", "situation": "The usual work comes up", "steps": ["One", "Two"]}
     assert cast.run("procedure.add", usual).status == 200
     job = Job.objects.create(org=cast.org, namespace=cast.team, kind="nothing")
-    return {JOB: str(job.pk), LIVING: ids["living"], FACT: str(fact["factId"])}
+    waits = cast.run(
+        "memory.govern",
+        {
+            "ids": [ids["second"]], "action": "delete", "reason": "old", "confirm_destructive": True,
+            "expected_versions": {ids["second"]: 1},
+        },
+    )  # fmt: skip
+    assert waits.status == 202
+    plan = str(waits.body["plan_id"])
+    return {JOB: str(job.pk), LIVING: ids["living"], FACT: str(fact["factId"]), PLAN: plan}
 
 
 def _filled(value: Any, ids: dict[str, str]) -> Any:

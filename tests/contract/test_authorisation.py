@@ -164,7 +164,11 @@ def in_console(op: str, who: Principal, org: str, where: Place) -> int:
     team_rank = 0
     if visible_team:
         team_rank = RANK["admin"] if all_of_it else RANK[who.role_at("team")]
-    return _status(op, org, where, namespace, rank, all_of_it or there, bool(visible_team), "", team_rank)
+    due = _status(op, org, where, namespace, rank, all_of_it or there, bool(visible_team), "", team_rank)
+    if EXAMPLES[op].planned and due == 403 and rank >= RANK["writer"]:
+        at_home = org == "acme" and namespace == "team" and not where.other
+        return 202 if at_home else 404
+    return due
 
 
 def _status(
@@ -187,7 +191,9 @@ def _status(
         # Found where it is, with the role that the caller has there.
         if bound and where.other == bound or not team_rank:
             return 404
-        return 200 if team_rank >= RANK[example.needs] else 403
+        if bound and op.startswith("plan."):
+            return 404  # it was asked for without that narrowing, so it may name rows outside of it
+        return example.at_home if team_rank >= RANK[example.needs] else 403
     if not example.in_namespace:
         return 200
     if not rank:

@@ -12,7 +12,7 @@ from django.db import DatabaseError, OperationalError, connection, connections, 
 from django.test import Client
 from psycopg_pool import PoolTimeout
 
-from governance import pipeline
+from governance import faults
 from governance.models import AuditEvent, IdempotencyKey, Namespace, NamespaceUserPermission
 from governance.services import idempotency_sweep
 from loomsite.ops import AuditEntry, Context, OpError, OpInput, Role
@@ -349,13 +349,13 @@ def test_a_deadlock_or_a_serialisation_failure_is_retried_inside(cast: Cast, pro
         ctx.record(AuditEntry(target="x"))
         ctx.advisories.append("note: said by the handler")
         ctx.degraded.append("embedding")
-        if len(ran) < pipeline.ATTEMPTS:
+        if len(ran) < faults.ATTEMPTS:
             raise _database_error(state)
         return {"runs": len(ran)}
 
     probe(handler)
     reply = cast.run("probe.write", {})
-    assert reply["runs"] == pipeline.ATTEMPTS
+    assert reply["runs"] == faults.ATTEMPTS
     assert reply["advisories"] == ["note: said by the handler"] and reply["degraded"] == ["embedding"]
     assert AuditEvent.objects.count() == 1
 
@@ -372,7 +372,7 @@ def test_retries_are_bounded_and_end_in_busy(cast: Cast, probe: Make) -> None:
     reply = cast.run("probe.write", {})
     assert (reply.status, reply.code, reply.detail["retryable"]) == (503, "BUSY", True)
     assert reply.headers["Retry-After"] == str(reply.detail["retry_after_s"])
-    assert len(ran) == pipeline.ATTEMPTS
+    assert len(ran) == faults.ATTEMPTS
 
 
 @real_commits
@@ -394,7 +394,7 @@ def test_a_real_deadlock_of_two_writers_is_no_error_of_either(cast: Cast, probe:
     replies = at_once(2, lambda i: cast.run("probe.write", {"note": str(i)}))
     assert [reply.status for reply in replies] == [200, 200]
     # The loser runs again, and may meet the winner once more before that one has committed.
-    assert 3 <= sum(runs) <= 2 + 2 * pipeline.ATTEMPTS
+    assert 3 <= sum(runs) <= 2 + 2 * faults.ATTEMPTS
 
 
 # A database in trouble
@@ -550,7 +550,7 @@ def test_calls_that_get_no_connection_in_time_are_told_to_come_back(
 def test_a_pool_without_a_free_connection_is_told_apart_from_a_lost_server() -> None:
     error = DatabaseError("made up")
     error.__cause__ = PoolTimeout("none free")
-    refusal = pipeline._database_refusal(error)
+    refusal = faults.refusal_of(error)
     assert isinstance(refusal, OpError) and refusal.code == "BUSY" and "free" in refusal.message
 
 
