@@ -228,7 +228,7 @@ def _write(ctx: Context, call: _Call, payload: dict[str, Any], key: str | None) 
         ctx.audit.clear()
         ctx.on_commit.clear()
         ctx.degraded.clear()
-        ctx.review = None
+        ctx.review, ctx.needs_review = None, False
         ctx.namespace_id = namespace_id
     if ctx.op.after_commit is not None and answer.status == 200 and not _is_dry_run(data):
         answer = Answer(answer.status, ctx.op.after_commit(ctx, answer.body), answer.headers)
@@ -256,6 +256,8 @@ def _transaction(
             ctx.namespace_id = services.namespace_create(ctx)
         try:
             body = handled(ctx, data)
+            if ctx.needs_review:
+                body["needs_review"] = True
             if ctx.review is None:
                 answer = _answer(ctx, 200, body)
             else:

@@ -17,6 +17,7 @@ from typing import Any
 from django.conf import settings
 from django.db import Error as DatabaseFault
 from django.db import connection, transaction
+from django.db.models import Min
 
 from governance import audit, plan_kinds, services, tenancy
 from governance.dispatch import check_output, handled
@@ -347,13 +348,22 @@ def why_not(plan: Plan, reviewer: User, role: Role) -> str:
         return f"approving {plan.action} needs the role {needed.label} here; you have {role.label}."
     if reviewer.kind != User.Kind.PERSON:
         return "a service account decides nothing."
-    if settings.LOOM_SINGLE_USER:
+    if _is_single_owner(reviewer):
         return ""
     if reviewer.pk == plan.requester_id:
         return "you asked for it yourself; another person decides."
     if reviewer.pk == plan.behind_id:
         return "a token that you made asked for it; another person decides."
     return ""
+
+
+def _is_single_owner(reviewer: User) -> bool:
+    """Whether he is the owner in single-user mode, where nobody else is there to decide."""
+    if not (settings.LOOM_SINGLE_USER and reviewer.is_superuser):
+        return False
+    return (
+        reviewer.pk == User.objects.filter(is_superuser=True, is_active=True).aggregate(Min("pk"))["pk__min"]
+    )
 
 
 def _decided_by(plan_id: int, reviewer: User) -> tuple[Plan, Role]:

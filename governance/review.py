@@ -180,10 +180,7 @@ def consider(
     if not any(row.changes for row in rows):
         return False
     if ctx.is_dry_run:
-        ctx.advisories.append(
-            "dry_run: the real run needs a person: it would answer 202 pending_review with a plan "
-            f"({action}), and change nothing until that is approved in the console"
-        )
+        ctx.needs_review = True
         return False
     ctx.review = Review(action, level, rules, rows, effect[:256])
     return True

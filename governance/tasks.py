@@ -26,8 +26,13 @@ def sweep() -> None:
     jobs.forget_finished()
     services.idempotency_sweep()
     services.worker_forget()
-    plans.plans_expire()
     audit.log_heads()
+
+
+@shared_task(name="governance.expire_plans", expires=60, soft_time_limit=120, time_limit=150)
+def expire_plans() -> None:
+    """Close what nobody decided in time."""
+    plans.plans_expire()
 
 
 @shared_task(name="governance.heartbeat", expires=10, soft_time_limit=30, time_limit=40)

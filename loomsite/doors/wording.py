@@ -407,6 +407,8 @@ def outcome(op: Op, given: Body, body: Body) -> str:
         text = _SENTENCES[op.name](body, given)
     else:
         text = f"{op.name}: {_json(_present(body))}"
+    if body.get("needs_review"):
+        text += "\nThe real run needs a person: it answers 202 with a plan, and changes nothing until then."
     if body.get("dry_run"):
         text = f"Dry run, nothing changed: {text}"
     notes = [f"Note: {note}" for note in body.get("advisories") or []]

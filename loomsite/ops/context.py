@@ -111,6 +111,8 @@ class Context:
     # Set by an op whose call waits for a person (a Review), and while an approved plan is applied (a Frozen).
     review: Any = None
     plan: Any = None
+    # Of a dry run: the real one would wait for a person.
+    needs_review: bool = False
     # A plan's request asked once more: versions that it expected are those of now.
     is_refresh: bool = False
     advisories: list[str] = field(default_factory=list)

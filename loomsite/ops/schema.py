@@ -127,6 +127,9 @@ class ReviewedOutput(OpOutput):
     state: str | None = Field(
         None, description="applied, previewed (a dry run), or pending_review: a person decides, see plan.get."
     )
+    needs_review: bool | None = Field(
+        None, description="True of a dry run whose real run would wait for a person."
+    )
     plan_id: str | None = Field(None, description="Of the plan that waits; plan.get follows it.")
     digest: str | None = Field(None, description="SHA-256 of the plan.")
     review_url: str | None = Field(None, description="Where a person decides.")

@@ -153,5 +153,6 @@ CELERY_BEAT_SCHEDULE = {
     "heartbeat": {"task": "governance.heartbeat", "schedule": 5.0},
     "sweep": {"task": "governance.sweep", "schedule": float(LOOM_SWEEP_S)},
     "expire": {"task": "memories.expire_due", "schedule": float(LOOM_SWEEP_S)},
+    "plans": {"task": "governance.expire_plans", "schedule": float(LOOM_SWEEP_S)},
     "rescan": {"task": "memories.rescan", "schedule": float(LOOM_SWEEP_S)},
 }

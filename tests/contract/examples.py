@@ -33,7 +33,7 @@ class Example:
     planned: bool = False
 
 
-# `living`, `second`, `locked`, `gone` and `private` are keys of `seed`; JOB, LIVING, FACT and PLAN stand for ids.
+# `living`, `second`, `locked`, `gone` and `private` are keys of `seed`; JOB, LIVING, FACT, PLAN are ids.
 JOB, LIVING, FACT, PLAN = "<job>", "<living>", "<fact>", "<plan>"
 EXAMPLES: dict[str, Example] = {
     "context.pack": Example("viewer", {"query": "living"}, some_field=True),
