@@ -24,6 +24,8 @@ from loomsite.ops import AuditEntry, Context
 
 log = logging.getLogger("loomsite.audit")
 GENESIS = bytes(32)
+# Rows that one statement writes, so that a change of ten thousand is no single statement of megabytes.
+PIECE = 1000
 _COLUMNS = (
     "org_id", "seq", "at", "namespace", "principal", "token_prefix", "agent", "user_id", "session_id",
     "run_id", "door", "op", "target", "before_version", "after_version", "before_sha256", "after_sha256",
@@ -86,8 +88,13 @@ def append(ctx: Context, entries: Sequence[AuditEntry]) -> None:
             )
             row = cursor.fetchone()
         seq, head, now = row[0], bytes(row[1]), row[2]
+        marks = "(" + ",".join(["%s"] * len(_COLUMNS)) + ")"
+        insert = f"INSERT INTO governance_auditevent ({','.join(_COLUMNS)}) VALUES "  # noqa: S608
         rows: list[Any] = []
         for entry in entries:
+            if len(rows) == PIECE * len(_COLUMNS):
+                cursor.execute(insert + ",".join([marks] * PIECE), rows)  # constant names and marks
+                rows = []
             seq += 1
             event = _event(ctx, entry, seq, now)
             # Hash what the database will give back: tuples as lists, keys as strings.
@@ -97,11 +104,10 @@ def append(ctx: Context, entries: Sequence[AuditEntry]) -> None:
             head = event["hash"] = link(head, event)
             event["detail"] = detail
             rows.extend(event[name] for name in _COLUMNS)
-        marks = "(" + ",".join(["%s"] * len(_COLUMNS)) + ")"
         cursor.execute(
             "WITH head AS (UPDATE governance_audithead SET seq = %s, hash = %s WHERE org_id = %s) "  # noqa: S608
-            f"INSERT INTO governance_auditevent ({','.join(_COLUMNS)}) VALUES "
-            + ",".join([marks] * len(entries)),
+            + insert
+            + ",".join([marks] * (len(rows) // len(_COLUMNS))),
             [seq, head, org_id, *rows],
         )
     # Robust: what is committed must not be answered as a failure.

@@ -17,7 +17,6 @@ from typing import Any
 from django.conf import settings
 from django.db import Error as DatabaseFault
 from django.db import connection, transaction
-from django.db.models import Min
 
 from governance import audit, plan_kinds, services, tenancy
 from governance.dispatch import check_output, handled
@@ -165,7 +164,7 @@ def review_url(plan_id: int) -> str:
     hosts = settings.LOOM_PUBLIC_HOSTS
     host, port = settings.LOOM_BIND
     base = f"https://{hosts[0]}" if hosts else f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    return f"{base}/console/governance/plan/{plan_id}/change/"
+    return f"{base}/console/governance/plan/{plan_id}/"
 
 
 # Deciding
@@ -341,14 +340,14 @@ def role_of(user: User, namespace: Namespace) -> Role:
         return Role.NONE
 
 
-def why_not(plan: Plan, reviewer: User, role: Role) -> str:
-    """Why this person may not approve the plan, "" when he may."""
+def why_not(plan: Plan, reviewer: User, role: Role, *, alone: bool | None = None) -> str:
+    """Why this person may not approve the plan, "" when he may. `alone` is `decides_alone(reviewer)`."""
     needed = TABLE[plan.action].approves
     if role < needed:
         return f"approving {plan.action} needs the role {needed.label} here; you have {role.label}."
     if reviewer.kind != User.Kind.PERSON:
         return "a service account decides nothing."
-    if _is_single_owner(reviewer):
+    if decides_alone(reviewer) if alone is None else alone:
         return ""
     if reviewer.pk == plan.requester_id:
         return "you asked for it yourself; another person decides."
@@ -357,13 +356,12 @@ def why_not(plan: Plan, reviewer: User, role: Role) -> str:
     return ""
 
 
-def _is_single_owner(reviewer: User) -> bool:
+def decides_alone(reviewer: User) -> bool:
     """Whether he is the owner in single-user mode, where nobody else is there to decide."""
     if not (settings.LOOM_SINGLE_USER and reviewer.is_superuser):
         return False
-    return (
-        reviewer.pk == User.objects.filter(is_superuser=True, is_active=True).aggregate(Min("pk"))["pk__min"]
-    )
+    owners = User.objects.filter(is_superuser=True, is_active=True).order_by("pk")
+    return owners.values_list("pk", flat=True).first() == reviewer.pk
 
 
 def _decided_by(plan_id: int, reviewer: User) -> tuple[Plan, Role]:

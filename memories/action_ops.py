@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -401,13 +401,16 @@ _BECOMES = {
 }
 
 
-def _planned(rows: Sequence[Row], results: Sequence[dict[str, Any]], action: str) -> list[review.Target]:
+def _planned(
+    rows: Sequence[Row], titles: Mapping[int, str], results: Sequence[dict[str, Any]], action: str
+) -> list[review.Target]:
     """Each row as it stood, with what the action makes of it or why it does not."""
     planned = _BECOMES.get(action, "expires")
     return [
         target(
             row,
             planned if line["outcome"] == "applied" else "left as it is",
+            title=titles[row.id],
             changes=line["outcome"] == "applied" and (action == "lock" or line["version"] != row.version),
             why=line["why"] or "",
         )
@@ -472,13 +475,13 @@ def memory_apply(ctx: Context, data: ApplyInput) -> dict[str, Any]:
         limit=data.limit or MAX_ROWS,
     )
     what = _application(gate, data)
-    rows = actions.select(gate, selection)
+    rows, titles = actions.select(gate, selection, keep_values=data.action == "label")
     results = actions.memory_apply(gate, rows, what)
     gate.flush()
     review.consider(
         ctx,
         review.apply_action(ctx, data.action, len(rows)),
-        lambda: _planned(rows, results, data.action),
+        lambda: _planned(rows, titles, results, data.action),
         effect=_effect(data),
     )
     return {
@@ -541,13 +544,13 @@ def memory_clear(ctx: Context, data: ClearInput) -> dict[str, Any]:
     """Retire what matches."""
     gate = Gateway(ctx)
     chosen = Selection(filter=data.filter.model_dump(exclude_none=True), limit=MAX_ROWS + 1)
-    rows = actions.select(gate, chosen)
+    rows, titles = actions.select(gate, chosen, keep_values=False)
     if len(rows) > MAX_ROWS:
         rows = rows[:MAX_ROWS]
         ctx.advisories.append(f"filter: more than {MAX_ROWS} memories match; call again for the rest")
     results = actions.memory_apply(gate, rows, Application("clear"))
     gate.flush()
-    review.consider(ctx, "memory.clear", lambda: _planned(rows, results, "clear"))
+    review.consider(ctx, "memory.clear", lambda: _planned(rows, titles, results, "clear"))
     return {
         "action": "clear",
         "dry_run": data.dry_run,

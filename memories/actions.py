@@ -6,7 +6,7 @@ pipeline rolls it back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -25,17 +25,20 @@ from memories.planning import target
 from memories.screening import acknowledge, flags_of
 from memories.selectors import SERVED, memory_get, scope
 from memories.services import (
+    MANY,
     ROW,
     Gateway,
     Identity,
     LockRequest,
     Row,
+    State,
     embed_all,
     guarded_row,
     lock_row,
     refuse_managed,
     refused_entry,
     row_from,
+    without_value,
 )
 
 LIVING = tuple(status for status in Status.values if status not in (Status.DELETED, Status.REDACTED))
@@ -142,17 +145,19 @@ class Selection:
     limit: int = 10_000
 
 
-def select(gate: Gateway, selection: Selection) -> list[Row]:
+def select(
+    gate: Gateway, selection: Selection, *, keep_values: bool = True
+) -> tuple[list[Row], dict[int, str]]:
     """The rows that a selection names, of exactly the call's identity fields, locked in id order; those of
-    the plan while one is applied, whatever the selection would find now.
+    the plan while one is applied, whatever the selection would find now. Their titles, by id, come with them.
 
     Identity narrows as on reads: what the call leaves out means any that the token covers.
     """
     frozen = review.frozen_ids(gate.ctx)
     if frozen is not None:
-        return _named(gate, frozen)
+        return _named(gate, frozen, keep_values=keep_values)
     if selection.keys is not None:
-        return _by_keys(gate, selection.keys)
+        return _light(_by_keys(gate, selection.keys), keep_values)
     where, params = scope(gate.ctx)
     parts = [where, SERVED]
     if selection.found is not None:
@@ -164,12 +169,20 @@ def select(gate: Gateway, selection: Selection) -> list[Row]:
             params.append(value)
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT {ROW} FROM memories_memory m WHERE {' AND '.join(parts)} "  # noqa: S608
+            f"SELECT m.id FROM memories_memory m WHERE {' AND '.join(parts)} "  # noqa: S608
             "ORDER BY m.id LIMIT %s FOR UPDATE",
             [*params, selection.limit],
         )
-        # Judged again: the end of a row may have fallen between the statement's start and its lock.
-        return [row for row in map(row_from, cursor.fetchall()) if row.served]
+        ids = [row[0] for row in cursor.fetchall()]
+    # Judged again: the end of a row may have fallen between the statement's start and its lock.
+    rows, titles = _named(gate, ids, keep_values=keep_values)
+    return [row for row in rows if row.served], titles
+
+
+def _light(rows: list[Row], keep_values: bool) -> tuple[list[Row], dict[int, str]]:
+    """The rows, without their values where those are not kept, and their titles by id."""
+    titles = {row.id: title(row.state.value, row.key) for row in rows}
+    return (rows if keep_values else list(map(without_value, rows))), titles
 
 
 def _by_keys(gate: Gateway, keys: Sequence[str]) -> list[Row]:
@@ -224,10 +237,11 @@ class Application:
 def memory_apply(gate: Gateway, rows: Sequence[Row], what: Application) -> list[dict[str, Any]]:
     """Do one thing to many rows; a row that a lock refuses is told so and left, never an error."""
     results = []
+    together: list[tuple[Row, State]] = []
     for row in rows:
         line: dict[str, Any] = {"memory_key": row.key, "memory_id": str(row.id), "version": row.version}
         try:
-            fresh = _apply_one(gate, row, what)
+            fresh = _apply_one(gate, row, what, together)
         except OpError as error:
             if error.code not in ("LOCKED", "FORBIDDEN", "MANAGED_KEY"):
                 raise
@@ -236,24 +250,32 @@ def memory_apply(gate: Gateway, rows: Sequence[Row], what: Application) -> list[
                 gate.ctx.record(refused_entry(row.key, error))
             continue
         results.append({**line, "version": fresh.version, "outcome": "applied", "why": None})
+    done = gate.write_many(together, what.action, governed=what.action == "clear")
+    for line in results:
+        if int(line["memory_id"]) in done:
+            line["version"] = done[int(line["memory_id"])].version
     return results
 
 
-def _apply_one(gate: Gateway, row: Row, what: Application) -> Row:
+def _apply_one(gate: Gateway, row: Row, what: Application, together: list[tuple[Row, State]]) -> Row:
+    """Do it to one row, or put it among those that are written together."""
     state = row.state
     if what.action == "lock":
         assert what.lock is not None  # noqa: S101 - the schema requires the block
         lock_row(gate, row, what.lock)
         return row
+    if what.action == "label":
+        state = replace(state, tags=_labelled(state.tags, what.tags, what.tag_mode))
+        return gate.write(row, row.key, row.identity, state, what.action)
     if what.action in ("delete", "clear"):
         state = replace(state, status=Status.DELETED)
     elif what.action == "expire":
         state = replace(state, expires_at=what.expires_at, on_expire=what.on_expire)
-    elif what.action == "label":
-        state = replace(state, tags=_labelled(state.tags, what.tags, what.tag_mode))
     else:
         state = replace(state, confidence=_demoted(state.confidence, what))
-    return gate.write(row, row.key, row.identity, state, what.action, governed=what.action == "clear")
+    gate.require(row, state)
+    together.append((row, state))
+    return row
 
 
 def _labelled(have: tuple[str, ...], tags: tuple[str, ...], mode: str) -> tuple[str, ...]:
@@ -398,33 +420,30 @@ def memory_govern(gate: Gateway, request: GovernRequest) -> dict[str, Any]:
     """Judge and, unless it is a dry run, do one governed action on exactly these rows: all or nothing."""
     if not request.dry_run:
         _require_confirmation(request)
-    rows = _named(gate, request.ids)
+    rows, titles = _named(gate, request.ids, keep_values=request.action == "redact")
     if gate.ctx.plan is not None or gate.ctx.is_refresh:
         # The plan compares them itself, and a request that is asked again means them as they are now.
         request = replace(request, expected_versions={row.id: row.version for row in rows})
     flags = flags_of([row.id for row in rows]) if request.pattern is not None else {}
-    shown = [_judged(gate, row, request, flags.get(row.id, [])) for row in rows]
+    shown = [_judged(gate, row, request, flags.get(row.id, []), titles) for row in rows]
     if request.actor:
         gate.note = {"actor": request.actor}
     if not request.dry_run:
         _refuse(request, rows, shown)
     changed = [_changes(line, request, flags.get(row.id, [])) for row, line in zip(rows, shown, strict=True)]
-    versions = [
-        _governed(gate, row, request).version if changes else row.version
-        for row, changes in zip(rows, changed, strict=True)
-    ]
+    versions = _governed(gate, [row for row, does in zip(rows, changed, strict=True) if does], request)
     review.consider(
         gate.ctx,
         f"govern.{request.action}",
         lambda: [
-            target(row, _planned(line, request), changes=changes, why=line["why"] or "")
+            target(row, _planned(line, request), title=line["title"], changes=changes, why=line["why"] or "")
             for row, line, changes in zip(rows, shown, changed, strict=True)
         ],
         effect=request.pattern or "",
     )
     if review.state(gate.ctx) == "applied":
-        for line, version in zip(shown, versions, strict=True):
-            line["version"] = version
+        for row, line in zip(rows, shown, strict=True):
+            line["version"] = versions.get(row.id, row.version)
     return {
         "action": request.action,
         "reason": request.reason or None,
@@ -472,15 +491,26 @@ def _require_confirmation(request: GovernRequest) -> None:
         )
 
 
-def _named(gate: Gateway, ids: Sequence[int]) -> list[Row]:
-    """The rows with these ids, locked in id order. OpError 404 naming those that the caller does not see."""
+def _named(gate: Gateway, ids: Sequence[int], *, keep_values: bool) -> tuple[list[Row], dict[int, str]]:
+    """The rows with these ids, locked in id order, and their titles by id; values only where they are kept.
+
+    OpError 404 naming those that the caller does not see.
+    """
     where, params = scope(gate.ctx)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT {ROW} FROM memories_memory m WHERE {where} AND m.id = ANY(%s) ORDER BY m.id FOR UPDATE",  # noqa: S608
-            [*params, list(ids)],
-        )
-        rows = [row_from(columns) for columns in cursor.fetchall()]
+    rows: list[Row] = []
+    titles: dict[int, str] = {}
+    wanted = sorted(ids)
+    for first in range(0, len(wanted), MANY):
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"SELECT {ROW} FROM memories_memory m WHERE {where} AND m.id = ANY(%s) "  # noqa: S608
+                "ORDER BY m.id FOR UPDATE",
+                [*params, wanted[first : first + MANY]],
+            )
+            found = [row_from(columns) for columns in cursor.fetchall()]
+        kept, named = _light(found, keep_values)
+        titles |= named
+        rows += kept
     unknown = sorted(set(ids) - {row.id for row in rows})
     if unknown:
         raise OpError(
@@ -488,16 +518,20 @@ def _named(gate: Gateway, ids: Sequence[int]) -> list[Row]:
             f"ids: not in this project: {', '.join(map(str, unknown[:20]))}; memory.list shows the ids.",
             unknown=[str(id_) for id_ in unknown],
         )
-    return rows
+    return rows, titles
 
 
 def _judged(
-    gate: Gateway, row: Row, request: GovernRequest, flags: Sequence[dict[str, Any]]
+    gate: Gateway,
+    row: Row,
+    request: GovernRequest,
+    flags: Sequence[dict[str, Any]],
+    titles: Mapping[int, str],
 ) -> dict[str, Any]:
     """What would become of a row, or why nothing."""
     line: dict[str, Any] = {
         "id": str(row.id),
-        "title": title(row.state.value, row.key),
+        "title": titles[row.id],
         "previous_status": row.status,
         "new_status": row.status,
         "version": row.version,
@@ -558,13 +592,16 @@ def _refuse(request: GovernRequest, rows: Sequence[Row], shown: Sequence[dict[st
         )
 
 
-def _governed(gate: Gateway, row: Row, request: GovernRequest) -> Row:
+def _governed(gate: Gateway, rows: Sequence[Row], request: GovernRequest) -> dict[int, int]:
+    """Do the action to these rows; the version that each has then, by id."""
     if request.action == "acknowledge-pattern":
-        acknowledge(gate.ctx, row.id, row.key, request.pattern or "", request.reason, gate.note)
-        return row
+        for row in rows:
+            acknowledge(gate.ctx, row.id, row.key, request.pattern or "", request.reason, gate.note)
+        return {}
     if request.action == "redact":
-        return redact(gate, row)
-    row = gate.materialize_expiry(row)
+        return {row.id: redact(gate, row).version for row in rows}
     status = ACTIONS[request.action]
-    state = replace(row.state, status=status)
-    return gate.write(row, row.key, row.identity, state, request.action, governed=status != Status.STALE)
+    changes = [(row, replace(row.state, status=status)) for row in map(gate.materialize_expiry, rows)]
+    gate.flush()
+    done = gate.write_many(changes, request.action, governed=status != Status.STALE)
+    return {id_: row.version for id_, row in done.items()}

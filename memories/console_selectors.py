@@ -13,11 +13,11 @@ from django.db.models.functions import Left, Length, Now
 
 from governance.console import COUNT_LIMIT, Sight
 from governance.console import Count as BoundedCount
+from governance.diffs import DiffLine, diff
 from governance.models import AuditEvent, Hold
 from governance.templatetags.console import pretty
 from loomsite.ops import Role
 from memories.analysis import query_terms
-from memories.diffs import DiffLine, diff
 from memories.models import Flag, Memory, MemoryVersion, Posting, RawSession, RawTurn, Status
 
 EXPIRING_DAYS = 7

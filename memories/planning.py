@@ -18,7 +18,7 @@ from governance.plan_kinds import (
     register_kind,
 )
 from governance.review import Target
-from memories.analysis import title
+from memories.analysis import title as title_of
 from memories.nodes import Guarded
 
 if TYPE_CHECKING:
@@ -27,16 +27,18 @@ if TYPE_CHECKING:
 KIND = "memory"
 
 
-def target(row: Row | Guarded, planned: str, *, changes: bool = True, why: str = "") -> Target:
-    """A row as it stood before the call, and what the call makes of it."""
+def target(
+    row: Row | Guarded, planned: str, *, title: str | None = None, changes: bool = True, why: str = ""
+) -> Target:
+    """A row as it stood before the call, and what the call makes of it; its title where it has no value."""
     if isinstance(row, Guarded):
         return Target(
             row.kind, row.node_id, row.key, row.title, row.version, row.content_sha256, row.lock, row.status,
             planned, changes, why,
         )  # fmt: skip
     return Target(
-        KIND, row.id, row.key, title(row.state.value, row.key), row.version, row.content_sha256, row.lock,
-        row.status, str(planned), changes, why, row.held,
+        KIND, row.id, row.key, title_of(row.state.value, row.key) if title is None else title, row.version,
+        row.content_sha256, row.lock, row.status, str(planned), changes, why, row.held,
     )  # fmt: skip
 
 
@@ -59,7 +61,7 @@ def present(ids: Sequence[int], lock: bool) -> Mapping[int, Present]:
         rows = [row_from(columns) for columns in cursor.fetchall()]
     return {
         row.id: Present(
-            row.id, row.key, title(row.state.value, row.key), row.version, row.content_sha256, row.lock,
+            row.id, row.key, title_of(row.state.value, row.key), row.version, row.content_sha256, row.lock,
             row.status, row.held,
         )
         for row in rows

@@ -22,6 +22,8 @@ class NavItem:
     label: str
     url: str
     section: str
+    # What waits there for the reader; "" for nothing.
+    count: str = ""
 
 
 class LoomAdminSite(AdminSite):
@@ -58,9 +60,12 @@ class LoomAdminSite(AdminSite):
     def navigation(self, request: HttpRequest) -> list[NavItem]:
         """What this user finds in the console."""
         from governance.console import sight
+        from governance.review_pages import waiting_for
 
+        waiting = waiting_for(sight(request), 99)
         items = [
             ("Home", "index", "home"),
+            ("Review", "governance_plan_changelist", "plan"),
             ("Memories", "memories_memory_changelist", "memory"),
             ("Facts", "facts_lineage_changelist", "lineage"),
             ("Procedures", "procedures_procedure_changelist", "procedure"),
@@ -75,7 +80,15 @@ class LoomAdminSite(AdminSite):
             items.append(("Tokens", "governance_token_changelist", "token"))
             items.append(("People", "governance_user_changelist", "user"))
             items.append(("Organisations", "governance_org_changelist", "org"))
-        return [NavItem(label, reverse(f"admin:{name}"), section) for label, name, section in items]
+        return [
+            NavItem(
+                label,
+                reverse(f"admin:{name}"),
+                section,
+                str(waiting) if section == "plan" and waiting else "",
+            )
+            for label, name, section in items
+        ]
 
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
         """Home: what needs a person, what happened lately, and whether all is well."""

@@ -17,9 +17,9 @@ from governance.tenancy import Credentials
 from loomsite.ops import Door, OpError, Role
 from tests.conftest import Cast, Reply
 from tests.governance.conftest import at_once
-from tests.memories.helpers import AUDIT, nothing_changes, sql
+from tests.memories.helpers import PLANS, nothing_changes, sql
 
-PLANS = {"governance_plan", "governance_plantarget", "governance_planapproval"}
+STORED = ("governance_plan", "governance_plantarget", "governance_planapproval")
 
 
 def put(cast: Cast, key: str = "k", value: Any = "v", by: str = "mate", **more: Any) -> str:
@@ -96,11 +96,11 @@ def refusal_of(call: Callable[[], object]) -> str:
 
 def test_a_call_that_waits_changes_nothing_but_the_plan_and_says_where_it_is_decided(cast: Cast) -> None:
     id_ = put(cast)
-    with nothing_changes(but_for=AUDIT | PLANS):
+    with nothing_changes(but_for=PLANS):
         reply = govern(cast, [id_])
     body = reply.body
     assert (reply.status, body["state"]) == (202, "pending_review")
-    assert body["review_url"].endswith(f"/console/governance/plan/{body['plan_id']}/change/")
+    assert body["review_url"].endswith(f"/console/governance/plan/{body['plan_id']}/")
     assert len(body["digest"]) == 64 and body["plan_expires_at"].endswith("Z")
     (row,) = body["affected"]
     assert (row["id"], row["previous_status"], row["new_status"], row["version"]) == (
@@ -652,7 +652,7 @@ def test_what_was_redacted_is_in_no_plan(cast: Cast) -> None:
     assert cast.console("memory.redact", body)["status"] == "redacted"
     assert told(cast, waiting)["state"] == "stale"
     assert refusal_of(lambda: approve(cast, waiting)) == "INVALID_TRANSITION"
-    for table in PLANS:
+    for table in STORED:
         assert "hunter2" not in str(sql(f"SELECT t::text FROM {table} t"))
 
 
@@ -661,7 +661,7 @@ def test_a_redaction_by_plan_leaves_no_title_behind(cast: Cast) -> None:
     reply = cast.run("memory.redact", {"memory_key": "k", "reason": "a secret"})
     assert "hunter2" in str(sql("SELECT title FROM governance_plantarget"))
     assert approve(cast, reply).state == "applied"
-    for table in PLANS:
+    for table in STORED:
         assert "hunter2" not in str(sql(f"SELECT t::text FROM {table} t"))
 
 

@@ -15,6 +15,8 @@ from tests.conftest import Cast
 NOT_COMPARED = {"governance_token", "django_session", "django_migrations"}
 # Where a refused destructive or locked call leaves its row.
 AUDIT = {"governance_auditevent", "governance_audithead"}
+# Where a call that waits for a person leaves its plan.
+PLANS = {"governance_plan", "governance_plantarget", *AUDIT}
 
 
 def sql(statement: str, params: list[Any] | dict[str, Any] | None = None) -> list[tuple[Any, ...]]:

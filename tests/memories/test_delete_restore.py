@@ -9,7 +9,7 @@ import pytest
 
 from memories.models import Memory
 from tests.conftest import Cast
-from tests.memories.helpers import AUDIT, corpus, govern, history, nothing_changes, pass_expiry, sql
+from tests.memories.helpers import AUDIT, PLANS, corpus, govern, history, nothing_changes, pass_expiry, sql
 
 
 def put(cast: Cast, key: str = "k", value: Any = "a plum in the fridge", **more: Any) -> None:
@@ -119,12 +119,12 @@ def test_restoring_what_lives_is_a_noop(cast: Cast) -> None:
     assert (answer["restored"], answer["version"]) == (False, 1)
 
 
-def test_a_governed_tombstone_is_restored_in_the_console_only(cast: Cast) -> None:
+def test_the_restore_of_a_governed_tombstone_waits_for_a_person(cast: Cast) -> None:
     put(cast)
     govern("k", "deleted")
-    with nothing_changes(but_for=AUDIT):
-        refused = cast.call("memory.restore", {"memory_key": "k"})
-    assert refused.status in (202, 403)
+    with nothing_changes(but_for=PLANS):
+        waits = cast.call("memory.restore", {"memory_key": "k"})
+    assert (waits.status, waits.body["state"]) == (202, "pending_review")
     assert Memory.objects.get().status == "deleted"
 
 

@@ -58,7 +58,7 @@ class Cell:
     body: dict[str, Any]
     # Done before the lock is set.
     before: Callable[[Cast], object] | None = None
-    # From a token it goes to review: there a dry run is asked, in the console the real one.
+    # A token's call makes a plan where nothing refuses it; an admin in the console does it at once.
     reviewed: bool = False
     # 403 for every token.
     console_only: bool = False
@@ -154,9 +154,9 @@ CELLS: dict[str, dict[str, Cell]] = {
     "memory.promote": {"to others": Cell("none", {**KEY, "to": "other"})},
     "memory.redact": {"it": Cell("existence", {**KEY, "reason": "r"}, reviewed=True)},
     "memory.restore": {
-        "what is stale": Cell("value", KEY, _stale, console_only=True),
-        "what is stale and was rejected": Cell("existence", KEY, _stale_and_rejected, console_only=True),
-        "what is stale and past": Cell("expiry_later", KEY, _stale_and_past, console_only=True),
+        "what is stale": Cell("value", KEY, _stale, reviewed=True),
+        "what is stale and was rejected": Cell("existence", KEY, _stale_and_rejected, reviewed=True),
+        "what is stale and past": Cell("expiry_later", KEY, _stale_and_past, reviewed=True),
     },
     "memory.set": SET,
     "memory.set_many": {name: Cell(cell.effect, {"items": [cell.body]}) for name, cell in SET.items()},
@@ -170,7 +170,13 @@ ABOVE = {
     "facts": ("tests/facts/test_locks.py",),
     "procedures": ("tests/procedures/test_add.py", "tests/procedures/test_record_run.py"),
 }
-WRITES = [op for op in all_ops() if not op.is_read and op.handler.__module__.split(".")[0] not in ABOVE]
+# It closes a plan and touches no governed row.
+NO_ROW = ("plan.withdraw",)
+WRITES = [
+    op
+    for op in all_ops()
+    if not op.is_read and op.handler.__module__.split(".")[0] not in ABOVE and op.name not in NO_ROW
+]
 
 
 @pytest.mark.parametrize(
@@ -241,22 +247,24 @@ def _fault(cast: Cast, op: str, cell: Cell, state: str, door: str) -> str:
     body = dict(cell.body)
     if op == "memory.govern":
         body |= {"ids": [str(id_)], "expected_versions": {str(id_): version}}
-    dry = cell.reviewed and door != "console"
-    if dry:
-        body["dry_run"] = True
+    waits = cell.reviewed and door != "console"
     before = _row()
     status, answer = DOORS[door](cast, op, body)
     changed = _row() != before
     if cell.console_only and door != "console":
         return "" if status == 403 and not changed else f"{status} {answer}"
     if state not in REFUSED[cell.effect]:
-        expected = not dry and cell.effect in ("value", "expiry_earlier", "expiry_later", "existence")
+        expected = cell.effect in ("value", "expiry_earlier", "expiry_later", "existence")
         refused = [row for row in answer.get("rows", answer.get("affected", [])) if _is_refused(row)]
+        if waits:
+            # A tool result knows no 202; its `state` says so.
+            told = status == (202 if door == "rest" else 200) and answer["state"] == "pending_review"
+            return "" if told and not refused and not changed else f"{status}, changed: {changed}, {answer}"
         right = status == 200 and not refused and (changed or not expected)
         return "" if right else f"{status}, changed: {changed}, {answer}"
     if changed:
         return f"refused and changed all the same: {answer}"
-    if op in ("memory.apply", "memory.clear") or (op == "memory.govern" and dry):
+    if op in ("memory.apply", "memory.clear"):
         (row,) = answer.get("rows", answer.get("affected", []))
         words = "legal hold" if STATES[state][1] else "audit of May"
         return "" if status == 200 and _is_refused(row) and words in row["why"] else f"{status} {answer}"

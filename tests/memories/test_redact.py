@@ -11,7 +11,7 @@ from django.db import DatabaseError, transaction
 from governance.models import AuditEvent
 from memories.models import Flag, Memory, MemoryVersion
 from tests.conftest import Cast, Reply
-from tests.memories.helpers import AUDIT, nothing_changes, sql
+from tests.memories.helpers import AUDIT, PLANS, nothing_changes, sql
 
 MARKER = "Quagmire7731"
 
@@ -132,14 +132,14 @@ def test_a_guard_refuses_a_redaction(cast: Cast, guard: str) -> None:
         assert dry.code == "LOCKED"
 
 
-def test_a_token_only_learns_what_would_be(cast: Cast) -> None:
+def test_a_tokens_real_run_waits_for_a_person(cast: Cast) -> None:
     put(cast)
-    with nothing_changes(but_for=AUDIT):
+    with nothing_changes(but_for=PLANS):
         body = {"memory_key": "k", "reason": "r"}
         assert cast.run("memory.redact", {**body, "dry_run": True})["status"] == "redacted"
         for by in ("mate", "owner"):
-            refused = cast.run("memory.redact", body, by=by)
-            assert refused.status == 403 and "console" in refused.detail["message"]
+            waits = cast.run("memory.redact", body, by=by)
+            assert (waits.status, waits.body["state"]) == (202, "pending_review")
             # What would refuse anybody is said first.
             assert cast.run("memory.redact", {**body, "memory_key": "none"}, by=by).status == 404
     assert cast.console("memory.redact", {**body, "reason": " "}).status == 400
