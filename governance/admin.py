@@ -22,10 +22,12 @@ from governance.access_pages import NamespaceAdmin, TokenAdmin
 from governance.console import Card, attention_cards, bounded_count, keyset, sight
 from governance.console_forms import AuditFilter
 from governance.console_pages import SUGGESTIONS, PageAdmin, cursor_of
-from governance.models import AuditEvent, Job, Namespace, Org, Token, User
+from governance.models import AuditEvent, Job, Namespace, Org, Plan, Token, User
 from governance.people_pages import AccountAdmin, GroupPages, OrgAdmin
+from governance.review_pages import PlanAdmin
 from loomsite.ops import Role, all_ops
 
+admin.site.register(Plan, PlanAdmin)
 admin.site.register(Namespace, NamespaceAdmin)
 admin.site.register(Token, TokenAdmin)
 admin.site.register(Org, OrgAdmin)

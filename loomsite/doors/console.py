@@ -63,6 +63,7 @@ class LoomAdminSite(AdminSite):
         from governance.review_pages import waiting_for
 
         waiting = waiting_for(sight(request), 99)
+        counts = {"plan": str(waiting) if waiting else ""}
         items = [
             ("Home", "index", "home"),
             ("Review", "governance_plan_changelist", "plan"),
@@ -81,12 +82,7 @@ class LoomAdminSite(AdminSite):
             items.append(("People", "governance_user_changelist", "user"))
             items.append(("Organisations", "governance_org_changelist", "org"))
         return [
-            NavItem(
-                label,
-                reverse(f"admin:{name}"),
-                section,
-                str(waiting) if section == "plan" and waiting else "",
-            )
+            NavItem(label, reverse(f"admin:{name}"), section, counts.get(section, ""))
             for label, name, section in items
         ]
 
