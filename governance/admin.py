@@ -30,12 +30,15 @@ from governance.models import (
     Job,
     Namespace,
     Org,
+    Plan,
     Token,
     User,
 )
 from governance.people_pages import AccountAdmin, GroupPages, OrgAdmin
+from governance.review_pages import PlanAdmin
 from loomsite.ops import Role, all_ops
 
+admin.site.register(Plan, PlanAdmin)
 admin.site.register(Namespace, NamespaceAdmin)
 admin.site.register(Token, TokenAdmin)
 admin.site.register(Org, OrgAdmin)

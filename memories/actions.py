@@ -40,8 +40,7 @@ from memories.services import (
     pinned_conflict,
     refuse_managed,
     refused_entry,
-    row_from,
-    without_value,
+    titled,
 )
 
 LIVING = tuple(status for status in Status.values if status not in (Status.DELETED, Status.REDACTED))
@@ -161,7 +160,8 @@ def select(
     if frozen is not None:
         return _named(gate, frozen, keep_values=keep_values)
     if selection.keys is not None:
-        return _light(_by_keys(gate, selection.keys), keep_values)
+        found = _by_keys(gate, selection.keys)
+        return found, {row.id: title(row.state.value, row.key) for row in found}
     where, params = scope(gate.ctx)
     parts = [where, SERVED]
     if selection.found is not None:
@@ -181,12 +181,6 @@ def select(
     # Judged again: the end of a row may have fallen between the statement's start and its lock.
     rows, titles = _named(gate, ids, keep_values=keep_values)
     return [row for row in rows if row.served], titles
-
-
-def _light(rows: list[Row], keep_values: bool) -> tuple[list[Row], dict[int, str]]:
-    """The rows, without their values where those are not kept, and their titles by id."""
-    titles = {row.id: title(row.state.value, row.key) for row in rows}
-    return (rows if keep_values else list(map(without_value, rows))), titles
 
 
 def _by_keys(gate: Gateway, keys: Sequence[str]) -> list[Row]:
@@ -533,10 +527,9 @@ def _named(gate: Gateway, ids: Sequence[int], *, keep_values: bool) -> tuple[lis
                 "ORDER BY m.id FOR UPDATE",
                 [*params, wanted[first : first + MANY]],
             )
-            found = [row_from(columns) for columns in cursor.fetchall()]
-        kept, named = _light(found, keep_values)
-        titles |= named
-        rows += kept
+            for columns in cursor.fetchall():
+                row, titles[columns[0]] = titled(columns, keep_value=keep_values)
+                rows.append(row)
     unknown = sorted(set(ids) - {row.id for row in rows})
     if unknown:
         raise OpError(

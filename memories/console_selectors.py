@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from django.db import connection
 from django.db.models import BooleanField, Case, CharField, Count, F, Q, QuerySet, Value, When
 from django.db.models.functions import Left, Length, Now
-from governance.diffs import DiffLine, diff
 
 from governance.console import COUNT_LIMIT, Sight
 from governance.console import Count as BoundedCount
+from governance.diffs import DiffLine, diff
 from governance.models import AuditEvent, Hold
 from governance.templatetags.console import pretty
 from loomsite.ops import Role

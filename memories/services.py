@@ -24,7 +24,7 @@ from governance.locks import RANK, LockState, compare, locked, quoted, require_p
 from governance.models import Namespace
 from governance.patterns import CATALOGUE_VERSION
 from loomsite.ops import AuditEntry, Context, Effect, OpError, invalid, not_found
-from memories.analysis import flatten, search_text, term_frequencies
+from memories.analysis import flatten, search_text, term_frequencies, title
 from memories.embedders import EmbedderUnavailable, get_embedder
 from memories.models import OnExpire, Status
 from memories.nodes import Guarded, finder
@@ -124,11 +124,6 @@ def _ended(state: State) -> str:
     return Status.STALE if state.on_expire == OnExpire.STALE else Status.DELETED
 
 
-def without_value(row: Row) -> Row:
-    """The row for a change that does not need its value, so that many rows are held at once cheaply."""
-    return row if row.overdue else replace(row, state=replace(row.state, value=None))
-
-
 LOCK_IN_FORCE = "(m.lock_mode <> 'none' AND (m.lock_until IS NULL OR m.lock_until > clock_timestamp()))"
 GUARDED = f"({LOCK_IN_FORCE} OR m.holds > 0)"
 ROW = f"""m.id, m.memory_key, m.agent, m.user_id, m.session_id, m.version, m.value, m.content_sha256,
@@ -167,6 +162,21 @@ def row_from(columns: Sequence[Any]) -> Row:
         id_, key, identity, version, state, lock, governed, pinned_by,
         overdue and status == Status.ACTIVE, doc_len, updated_at, held,
     )  # fmt: skip
+
+
+VALUE_COLUMN = 6
+
+
+def titled(columns: Sequence[Any], *, keep_value: bool) -> tuple[Row, str]:
+    """A Row and its title; without its value where the change does not need it, so that many fit in memory.
+
+    A row that an expiry has overtaken keeps it: its end is a version that is still to be written.
+    """
+    row = row_from(columns)
+    name = title(row.state.value, row.key)
+    if keep_value or row.overdue:
+        return row, name
+    return row_from([*columns[:VALUE_COLUMN], None, *columns[VALUE_COLUMN + 1 :]]), name
 
 
 def canonical(value: Any) -> str:

@@ -59,11 +59,11 @@ class LoomAdminSite(AdminSite):
 
     def navigation(self, request: HttpRequest) -> list[NavItem]:
         """What this user finds in the console."""
+        from governance.console import sight
         from governance.review_pages import waiting_for
 
-        from governance.console import sight
-
         waiting = waiting_for(sight(request), 99)
+        counts = {"plan": str(waiting) if waiting else ""}
         items = [
             ("Home", "index", "home"),
             ("Review", "governance_plan_changelist", "plan"),
@@ -84,12 +84,7 @@ class LoomAdminSite(AdminSite):
             items.append(("People", "governance_user_changelist", "user"))
             items.append(("Organisations", "governance_org_changelist", "org"))
         return [
-            NavItem(
-                label,
-                reverse(f"admin:{name}"),
-                section,
-                str(waiting) if section == "plan" and waiting else "",
-            )
+            NavItem(label, reverse(f"admin:{name}"), section, counts.get(section, ""))
             for label, name, section in items
         ]
 

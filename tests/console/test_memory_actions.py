@@ -9,7 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from governance.models import AuditEvent, Hold
+from governance.models import AuditEvent, Hold, Plan
 from memories.models import Memory, MemoryVersion
 from tests.console.conftest import PASSWORD, Cast
 
@@ -139,12 +139,15 @@ def test_the_dry_run_of_a_locked_memory_says_why_it_would_be_refused(cast: Cast)
     assert refused.status_code == 423 and "Locked, so nothing was applied" in refused.content.decode()
 
 
-def test_a_writer_may_not_reject_and_reads_why(cast: Cast) -> None:
+def test_a_writer_who_rejects_makes_a_plan_of_it(cast: Cast) -> None:
     memory = cast.remember("old/note")
-    refused = act(cast, "writer", memory, "reject")
-    assert refused.status_code == 403 and "needs a person" in refused.content.decode()
-    assert "Reject…" not in page(cast, "writer", memory).content.decode()
-    assert "Reject…" in page(cast, "admin", memory).content.decode()
+    assert "Reject…" in page(cast, "writer", memory).content.decode()
+    assert act(cast, "writer", memory, "reject").status_code == 302
+    memory.refresh_from_db()
+    assert memory.status == "active"
+    plan = Plan.objects.get()
+    assert (plan.action, plan.requested_by, plan.state) == ("govern.reject", "writer", "pending")
+    assert act(cast, "viewer", memory, "reject").status_code == 403
 
 
 def test_redacting_takes_the_password_and_leaves_nothing(cast: Cast) -> None:
@@ -153,7 +156,8 @@ def test_redacting_takes_the_password_and_leaves_nothing(cast: Cast) -> None:
     shown = page(cast, "admin", memory, "redact").content.decode()
     assert "Dry run:" in shown and ">redacted<" in shown
     assert act(cast, "admin", memory, "redact", password="no").status_code == 400
-    assert act(cast, "reviewer", memory, "redact", password=PASSWORD).status_code == 403
+    assert act(cast, "reviewer", memory, "redact", password=PASSWORD).status_code == 302
+    assert Plan.objects.get().state == "pending"
     memory.refresh_from_db()
     assert memory.value == "the password was swordfish"
     assert act(cast, "admin", memory, "redact", password=PASSWORD).status_code == 302

@@ -11,9 +11,9 @@ from django.urls import reverse
 
 from governance.console import sight_of
 from governance.console_selectors import activity
+from governance.diffs import MAX_LINES, diff
 from governance.models import Job, WorkerBeat
 from governance.templatetags.console import pretty, visible
-from memories.diffs import MAX_LINES, diff
 from tests.console.conftest import Cast
 
 NASTY = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202egnp.exe"

@@ -41,6 +41,51 @@ for (const button of document.querySelectorAll("button[data-tick-all]")) {
   });
 }
 
+// Review: keys lead through a plan. None of them sends anything; they can be turned off.
+for (const review of document.querySelectorAll("[data-review]")) {
+  const form = review.querySelector("[data-decide]");
+  const keys = review.querySelector("[data-keys]");
+  const toggle = review.querySelector("[data-keys-toggle]");
+  const rows = [...review.querySelectorAll("[data-row]")];
+  let isOff = false;
+  try { isOff = localStorage.getItem("loom-keys") === "off"; } catch { /* No storage: the keys are on. */ }
+  const named = (name) => form?.querySelector(`[name=${name}]`);
+  const step = (by) => {
+    const at = rows.findIndex((row) => row.contains(document.activeElement));
+    const next = rows[at === -1 ? (by > 0 ? 0 : rows.length - 1) : Math.min(Math.max(at + by, 0), rows.length - 1)];
+    next?.focus();
+    next?.scrollIntoView({ block: "nearest" });
+  };
+  const open = () => {
+    const row = rows.find((one) => one.contains(document.activeElement));
+    const details = row?.querySelector("details");
+    if (details) details.open = !details.open;
+  };
+  const acts = {
+    j: () => step(1),
+    k: () => step(-1),
+    o: open,
+    a: () => (named("count") ?? named("password"))?.focus(),
+    r: () => named("comment")?.focus(),
+    "?": () => { if (keys) keys.open = !keys.open; },
+  };
+  document.addEventListener("keydown", (event) => {
+    if (isOff || event.ctrlKey || event.metaKey || event.altKey || !(event.key in acts)) return;
+    if (event.target.closest("input, textarea, select, [contenteditable]")) return;
+    event.preventDefault();
+    acts[event.key]();
+  });
+  if (!toggle) continue;
+  const tell = () => { toggle.textContent = isOff ? "Turn the keys on" : "Turn the keys off"; };
+  toggle.hidden = false;
+  toggle.addEventListener("click", () => {
+    isOff = !isOff;
+    try { localStorage.setItem("loom-keys", isOff ? "off" : "on"); } catch { /* It holds for this page. */ }
+    tell();
+  });
+  tell();
+}
+
 // Graphs: fit, zoom by buttons and wheel, pan by dragging, find a node. Without this they scroll.
 for (const tools of document.querySelectorAll("[data-graph-tools]")) {
   const svg = tools.nextElementSibling.querySelector("svg");
