@@ -29,8 +29,7 @@ def sweep() -> None:
     jobs.forget_finished()
     services.idempotency_sweep()
     services.worker_forget()
-    audit.log_heads()
-    audit.thin_anchors()
+    audit.keep_heads()
 
 
 @shared_task(name="governance.heartbeat", expires=10, soft_time_limit=30, time_limit=40)
