@@ -90,7 +90,7 @@ class ErasureAdmin(PageAdmin):
             status=400 if error or (form is not None and form.errors) else 200,
             erasure=erasure,
             counts=told(erasure.counts),
-            guards=compliance_selectors.guards_of(erasure),
+            guards=compliance_selectors.shown_guards(erasure.guards),
             form=form,
             error=error,
             stays=STAYS,
@@ -136,6 +136,7 @@ class ErasureAdmin(PageAdmin):
             confirm=confirm if preview else None,
             preview=preview,
             counts=told(preview["counts"]) if preview else [],
+            guards=compliance_selectors.shown_guards(preview["guards"]) if preview else [],
             spaces=spaces[:SUGGESTIONS],
             stays=STAYS,
         )

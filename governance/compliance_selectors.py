@@ -18,10 +18,10 @@ def erasures(sight: Sight) -> QuerySet[ErasureRequest]:
     )
 
 
-def guards_of(erasure: ErasureRequest) -> list[dict[str, Any]]:
-    """What guarded its rows when it was parked, each with the matters of the holds that stand now."""
+def shown_guards(guards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What guards rows of an erasure, each with the matters of the holds that stand now."""
     matters: dict[int, list[str]] = {}
-    ids = [int(guard["id"]) for guard in erasure.guards]
+    ids = [int(guard["id"]) for guard in guards]
     for node, matter in (
         Hold.objects.filter(node_id__in=ids, released_at=None)
         .order_by("placed_at")
@@ -30,7 +30,7 @@ def guards_of(erasure: ErasureRequest) -> list[dict[str, Any]]:
         matters.setdefault(node, []).append(matter)
     return [
         {**guard, "matters": matters.get(int(guard["id"]), []), "is_fact": guard["key"].startswith("fact:")}
-        for guard in erasure.guards
+        for guard in guards
     ]
 
 

@@ -29,8 +29,7 @@ def sweep() -> None:
     jobs.forget_finished()
     services.idempotency_sweep()
     services.worker_forget()
-    audit.log_heads()
-    audit.thin_anchors()
+    audit.keep_heads()
 
 
 @shared_task(name="governance.expire_plans", expires=60, soft_time_limit=120, time_limit=150)

@@ -252,7 +252,8 @@ PAGES = (
     "admin:governance_token_changelist", "admin:governance_token_new", "admin:governance_job_changelist",
     "admin:governance_user_changelist", "admin:governance_user_new", "admin:password_change",
     "admin:governance_org_changelist", "admin:governance_org_new", "admin:governance_namespace_new",
-    "admin:auth_group_changelist",
+    "admin:auth_group_changelist", "admin:governance_erasurerequest_changelist",
+    "admin:governance_erasurerequest_new", "admin:governance_importedaudit_changelist",
 )  # fmt: skip
 
 
@@ -262,7 +263,10 @@ def addresses(cast: Cast, memory: Memory) -> list[str]:
     cast.call("hold.add", memory_key="inbox/7", matter="case 12-34", reason="the court asked for it")
     cast.call("raw.append", session_id="talk", role="user", content="hello " * 100)
     session = RawSession.objects.get()
+    asked = cast.call("erasure.request", memory_ids=[flagged.pk], reason="letter 7")
+    assert asked.body["state"] == "parked"
     return [
+        reverse("admin:governance_erasurerequest_change", args=[asked.body["erasure_id"]]),
         reverse("admin:memories_memory_change", args=[flagged.pk]),
         *(
             reverse("admin:memories_memory_act", args=[flagged.pk, action])

@@ -93,7 +93,7 @@ def test_a_parked_erasure_says_what_is_in_the_way_and_is_resumed_with_a_password
     assert hold.ok
     client = cast.client("org_admin")
     page = preview(cast, client)
-    assert "would be parked" in page.content.decode()
+    assert "would be parked" in page.content.decode() and "&lt;i&gt;case" in page.content.decode()
     assert erase(cast, client, page).status_code == 302
     row = ErasureRequest.objects.get()
     url = reverse("admin:governance_erasurerequest_change", args=[row.pk])
@@ -168,3 +168,11 @@ def test_the_audit_is_narrowed_to_one_request(cast: Cast) -> None:
         reverse("admin:governance_auditevent_changelist"), {"request_id": event.request_id}
     )
     assert [row.target for row in page.context["page"].rows] == ["two"]
+
+
+def test_a_guarded_fact_leads_to_its_page(cast: Cast) -> None:
+    line = cast.fact("deploy")
+    version = line.versions.get()
+    assert cast.call("hold.add", memory_key=f"fact:{version.pk}", matter="m", reason="court").ok
+    page = preview(cast, cast.client("org_admin"), user_id="", memory_ids=str(line.pk))
+    assert reverse("admin:facts_lineage_change", args=[line.pk]) in page.content.decode()

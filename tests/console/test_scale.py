@@ -94,6 +94,13 @@ FILL = (
 
 
 FILL_MORE = (
+    f"""INSERT INTO governance_importedaudit (namespace_id, row, imported_at)
+        SELECT %(deploy)s, '{{"seq": ' || n || ', "at": "2026-01-01T00:00:00Z", "op": "memory.set"}}', now()
+        {NUMBERS}""",
+    f"""INSERT INTO governance_erasurerequest (org_id, namespace_id, scope, user_id, agent, session_id,
+          node_ids, subject, raw, reason, state, counts, guards, requested_by)
+        SELECT %(org)s, %(deploy)s, 'namespace', 'user-' || n, '', '', '{{}}', '', true, 'r', 'done', '{{}}',
+          '[]', 'owner' {NUMBERS}""",
     "UPDATE memories_memory SET held = true, holds = 1 WHERE id > 10000000",
     f"""INSERT INTO memories_flag (memory_id, pattern, spans, content_sha256, catalogue, acknowledged_by,
           acknowledge_reason)
@@ -126,6 +133,9 @@ PAGES = {
         {"q": "word", "namespace": "acme/deploy"},
     ),
     "audit": ("admin:governance_auditevent_changelist", {}),
+    "audit of a request": ("admin:governance_auditevent_changelist", {"request_id": "nothing"}),
+    "imported audit": ("admin:governance_importedaudit_changelist", {"namespace": "deploy"}),
+    "erasures": ("admin:governance_erasurerequest_changelist", {"state": "done"}),
     "audit of a target": ("admin:governance_auditevent_changelist", {"target": "key/3", "op": "memory.set"}),
     "namespaces": ("admin:governance_namespace_changelist", {}),
     "tokens": ("admin:governance_token_changelist", {}),
