@@ -120,5 +120,10 @@ class Migration(migrations.Migration):
                 name="procedure_unfolded",
             ),
         ),
+        migrations.RemoveIndex(model_name="run", name="run_unfolded"),
+        migrations.RunSQL(
+            "ALTER TABLE procedures_run SET (fillfactor = 50)",
+            "ALTER TABLE procedures_run RESET (fillfactor)",
+        ),
         migrations.RunSQL(FORWARD, BACK),
     ]

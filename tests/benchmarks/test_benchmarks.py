@@ -24,8 +24,8 @@ def run(monkeypatch: pytest.MonkeyPatch, *names: str) -> int:
 
 
 def test_every_benchmark_is_found_and_no_helper() -> None:
-    assert {"ops", "retrieval", "memory", "servers"} <= set(program.discover())
-    assert {"common", "floor", "settings", "urls", "corpus"}.isdisjoint(program.discover())
+    assert {"ops", "retrieval", "memory", "servers", "gate", "evolve"} <= set(program.discover())
+    assert {"common", "floor", "settings", "urls", "corpus", "plot"}.isdisjoint(program.discover())
 
 
 def test_without_data_a_benchmark_is_skipped_with_a_line_that_names_it(
