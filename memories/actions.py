@@ -104,16 +104,19 @@ def hold_release(gate: Gateway, key: str, matter: str, reason: str) -> tuple[Row
     """Release one hold; (row, changed). The pipeline has checked that an admin asks."""
     row = guarded_row(gate, key, tuple(status for status in Status.values if status != Status.REDACTED))
     with connection.cursor() as cursor:
+        # The triggers let this row be loosened, and only in this transaction.
+        cursor.execute("SELECT set_config('loom.loosen', %s, true)", [str(row.id)])
         cursor.execute(
             "UPDATE governance_hold SET released_at = clock_timestamp(), released_by = %s, "
             "release_reason = %s WHERE node_id = %s AND matter = %s AND released_at IS NULL",
             [gate.ctx.caller.principal, reason, row.id, matter],
         )
-        if cursor.rowcount == 0:
-            return row, False
-        cursor.execute("SELECT set_config('loom.loosen', %s, true)", [str(row.id)])
-        cursor.execute(f"UPDATE {row.table} SET holds = holds - 1 WHERE id = %s", [row.id])  # noqa: S608
+        released = cursor.rowcount == 1
+        if released:
+            cursor.execute(f"UPDATE {row.table} SET holds = holds - 1 WHERE id = %s", [row.id])  # noqa: S608
         cursor.execute("SELECT set_config('loom.loosen', '', true)")
+    if not released:
+        return row, False
     _record_hold(gate, row, matter, reason, "released")
     review.consider(
         gate.ctx, "hold.release", lambda: [target(row, "hold released")], effect=f"the hold for {matter}"

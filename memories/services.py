@@ -697,8 +697,7 @@ def effects_of(old: State, new: State) -> list[Effect]:
         effects.append(Effect.VALUE)
     if (old.expires_at, old.on_expire) != (new.expires_at, new.on_expire):
         later = new.expires_at is None or (old.expires_at is not None and new.expires_at >= old.expires_at)
-        # What happens at an end that is not set has no moment that could come earlier.
-        moved = new.expires_at != old.expires_at or new.expires_at is None
+        moved = new.expires_at != old.expires_at
         effects.append(Effect.EXPIRY_LATER if later and moved else Effect.EXPIRY_EARLIER)
     return effects
 

@@ -11,7 +11,7 @@ from django.db import DatabaseError, IntegrityError, transaction
 from django.db.models import F, ProtectedError
 from django.utils import timezone
 
-from governance.models import Namespace
+from governance.models import Hold, Namespace
 from memories import services
 from memories.models import Memory, MemoryVersion
 from tests.conftest import Cast
@@ -195,3 +195,19 @@ def test_the_words_of_a_lock_in_force_stay(cast: Cast) -> None:
     refused(lambda: Memory.objects.update(lock_reason="forged"))
     refused(lambda: Memory.objects.update(locked_by="nobody"))
     assert Memory.objects.update(lock_mode="read_only", lock_reason="tighter, so in other words") == 1
+
+
+def test_a_hold_in_force_is_neither_changed_nor_deleted_nor_released_past_the_ops(cast: Cast) -> None:
+    put(cast)
+    cast.run("hold.add", {"memory_key": "k", "matter": "case 1", "reason": "asked for"})
+    hold = Hold.objects.filter(matter="case 1")
+    now = timezone.now()
+    assert "admin releases" in refused(lambda: hold.update(released_at=now))
+    refused(lambda: hold.update(matter="case 2"), "LM001")
+    refused(lambda: hold.update(reason="none", released_at=now), "LM001")
+    refused(lambda: hold.delete(), "LM001")
+    done = cast.console("hold.release", {"memory_key": "k", "matter": "case 1", "reason": "closed"})
+    assert done.status == 200 and done["changed"] is True
+    again = cast.console("hold.release", {"memory_key": "k", "matter": "case 1", "reason": "closed"})
+    assert again.status == 200 and again["changed"] is False
+    refused(lambda: hold.update(released_at=None), "LM001")
