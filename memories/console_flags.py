@@ -8,7 +8,7 @@ from datetime import datetime
 
 from governance.patterns import CATALOGUE
 from memories.models import Flag, Memory
-from memories.screening import screened_text, text_sha256
+from memories.screening import screened_text, text_sha256, texts_beside
 
 AROUND = 120
 """Characters shown on each side of a match."""
@@ -46,7 +46,10 @@ def flag_views(memory: Memory, flags: Sequence[Flag], most: int = 50) -> list[Fl
     """The memory's flags, those that wait first, each with at most `most` matches shown."""
     if not flags:
         return []
-    text = screened_text(memory.memory_key, memory.value, memory.tags, memory.metadata, memory.source_trace)
+    text = screened_text(
+        memory.memory_key, memory.value, memory.tags, memory.metadata, memory.source_trace,
+        texts_beside({memory.pk: memory.memory_key}).get(memory.pk, ""),
+    )  # fmt: skip
     sha = text_sha256(text)
     views = [_view(flag, text, flag.content_sha256 == sha, most) for flag in flags]
     return sorted(views, key=lambda view: (not view.is_open, view.pattern))

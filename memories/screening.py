@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from django.db import connection
@@ -22,10 +22,27 @@ from memories.analysis import flatten, search_text
 # A hostile text may match in thousands of places; a person needs the first few.
 SPANS_KEPT = 50
 Spans = dict[str, list[list[int]]]
+Beside = Callable[[Mapping[int, str]], dict[int, str]]
+_beside: list[Beside] = []
 
 
-def screened_text(key: str, value: Any, tags: Sequence[str], metadata: Any, source_trace: str) -> str:
-    """Every text of a memory that a reader may be handed: what is searched, then metadata and source.
+def register_beside(source: Beside) -> None:
+    """Have texts screened that an app keeps beside its memories: `source` maps {id: key} to {id: text}."""
+    _beside.append(source)
+
+
+def texts_beside(keys: Mapping[int, str]) -> dict[int, str]:
+    """What stands beside these memories, by id; nothing for those that have nothing."""
+    found: dict[int, str] = {}
+    for source in _beside:
+        found |= source(keys)
+    return found
+
+
+def screened_text(
+    key: str, value: Any, tags: Sequence[str], metadata: Any, source_trace: str, beside: str = ""
+) -> str:
+    """Every text of a memory that a reader may be handed: what is searched, metadata, source, what is beside.
 
     The spans of a flag count in it. `metadata` is the JSON object, not its text.
     """
@@ -34,6 +51,8 @@ def screened_text(key: str, value: Any, tags: Sequence[str], metadata: Any, sour
         parts.append(flatten(metadata))
     if source_trace:
         parts.append(source_trace)
+    if beside:
+        parts.append(beside)
     return "\n".join(parts)
 
 
@@ -166,9 +185,10 @@ def rescan(limit: int = 500) -> int:
         rows = cursor.fetchall()
         flags: dict[int, tuple[str, Spans]] = {}
         moved: dict[int, list[AuditEntry]] = {}
+        beside = texts_beside({row[0]: row[2] for row in rows})
         for id_, namespace_id, key, value, tags, metadata, source_trace, held in rows:
             stored = json.loads(value) if value is not None else None
-            text = screened_text(key, stored, tags, json.loads(metadata), source_trace)
+            text = screened_text(key, stored, tags, json.loads(metadata), source_trace, beside.get(id_, ""))
             found = screen(text)
             flags[id_] = (text_sha256(text), found)
             if bool(found) != held:

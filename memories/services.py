@@ -29,7 +29,7 @@ from memories.embedders import EmbedderUnavailable, get_embedder
 from memories.models import OnExpire, Status
 from memories.nodes import Guarded, finder
 from memories.planning import target
-from memories.screening import Spans, advise, screen, screened_text, text_sha256, write_flags
+from memories.screening import Spans, advise, screen, screened_text, text_sha256, texts_beside, write_flags
 from memories.vectors import Embedded, Part, embed_texts, write_vectors
 
 STRIPES = 16
@@ -261,6 +261,8 @@ class Gateway:
         # What the audit says besides of every write through this gateway.
         self.note: dict[str, str] = {}
         self._manages = manages
+        # By key: what is about to stand beside a memory and is screened with it.
+        self.beside: dict[str, str] = {}
         self._reset()
 
     def _reset(self) -> None:
@@ -470,7 +472,7 @@ class Gateway:
         self, key: str, who: Identity, state: State, kind: str, promoted_from: int | None = None
     ) -> Row | None:
         terms, counts, length = term_frequencies(search_text(key, state.value, state.tags))
-        text = _screened(key, state)
+        text = _screened(key, state, self.beside.get(key, ""))
         found = screen(text)
         pinned_by = self.ctx.caller.principal if state.pinned else ""
         with connection.cursor() as cursor:
@@ -518,7 +520,10 @@ class Gateway:
         if text_moved:
             terms, counts, length = term_frequencies(search_text(row.key, state.value, state.tags))
         if screens:
-            text = _screened(row.key, state)
+            beside = self.beside.get(row.key)
+            if beside is None:
+                beside = texts_beside({row.id: row.key}).get(row.id, "")
+            text = _screened(row.key, state, beside)
             found = screen(text)
             held = bool(found)
         if state.pinned:
@@ -675,9 +680,9 @@ class Gateway:
             governance.job_create(ctx=self.ctx, kind=FILL_JOB, input={"memory_ids": missing})
 
 
-def _screened(key: str, state: State) -> str:
+def _screened(key: str, state: State, beside: str) -> str:
     metadata = {} if state.metadata == "{}" else json.loads(state.metadata)
-    return screened_text(key, state.value, state.tags, metadata, state.source_trace)
+    return screened_text(key, state.value, state.tags, metadata, state.source_trace, beside)
 
 
 class MadeMeanwhile(Exception):

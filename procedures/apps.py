@@ -11,12 +11,13 @@ class ProceduresConfig(AppConfig):
 
     def ready(self) -> None:
         """Keys of procedures are written by procedure ops only."""
-        from memories import reembed
+        from memories import reembed, screening
         from memories.services import manage_keys
         from procedures.graph import KEY_PREFIX
-        from procedures.services import SituationVectors
+        from procedures.services import SituationVectors, texts_beside
 
         reembed.register(SituationVectors())
+        screening.register_beside(texts_beside)
 
         manage_keys(
             KEY_PREFIX,

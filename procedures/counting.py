@@ -3,6 +3,12 @@
 A path is an ordered list of ids. Each visit of a node counts once, each pair of neighbours counts once as a
 transition; a self transition and an id that the graph does not declare are counted like any other. A run's
 outcome counts for everything on its path.
+
+What a graph declares is counted by name. Callers choose undeclared names, so of those only the first ones of
+the ledger keep a name (`IDS_KEPT`, `LINKS_KEPT`, `PAIRS_KEPT`); their counts are exact, and visits of later
+ones are summed in `Tally.other_nodes` and `Tally.other_edges`. Which names come first depends on the order of
+the ledger alone, not on how it is divided. A name that a later revision declares is missing the visits that
+an earlier revision summed so.
 """
 
 from __future__ import annotations
@@ -13,6 +19,23 @@ from typing import Any, NamedTuple
 
 PATH_IDS = 500
 """Longer paths are cut here when they are recorded."""
+IDS_KEPT = 200
+"""Undeclared ids counted by name."""
+LINKS_KEPT = 200
+"""Transitions from or to an undeclared id counted by name."""
+PAIRS_KEPT = 2_000
+"""Undeclared transitions between declared nodes counted by name."""
+
+
+class Declared(NamedTuple):
+    """What a graph declares: ids of nodes, and transitions."""
+
+    ids: frozenset[str]
+    pairs: frozenset[tuple[str, str]]
+
+    def link(self, pair: tuple[str, str]) -> bool:
+        """Whether a transition has an undeclared end."""
+        return pair[0] not in self.ids or pair[1] not in self.ids
 
 
 class Count(NamedTuple):
@@ -63,7 +86,7 @@ _Cells = dict[Any, list[int]]
 
 @dataclass
 class Tally:
-    """What a set of runs did. Adding runs in any order gives the same tally."""
+    """What a set of runs did. Without `declared` every name is kept, in whatever order runs come."""
 
     total: int = 0
     ok: int = 0
@@ -71,6 +94,14 @@ class Tally:
     """Runs that say where they went; the others are no evidence on what is used."""
     _nodes: _Cells = field(default_factory=dict)
     _edges: _Cells = field(default_factory=dict)
+    other_nodes: int = 0
+    """Visits of undeclared ids that have no name here."""
+    other_edges: int = 0
+    """Traversals of undeclared transitions that have no name here."""
+    declared: Declared | None = None
+
+    def __post_init__(self) -> None:
+        self._kept: list[int] | None = None
 
     def add(self, path: Sequence[str], ok: bool) -> None:
         """Count one run."""
@@ -78,14 +109,52 @@ class Tally:
         self.total += 1
         self.ok += won
         self.pathed += 1 if path else 0
+        pairs = list(zip(path, path[1:], strict=False))
+        if self.declared is not None:
+            path, pairs = self._named(self.declared, path, pairs)
         _count(self._nodes, path, won)
-        _count(self._edges, list(zip(path, path[1:], strict=False)), won)
+        _count(self._edges, pairs, won)
+
+    def _named(
+        self, declared: Declared, path: Sequence[str], pairs: list[tuple[str, str]]
+    ) -> tuple[Sequence[str], list[tuple[str, str]]]:
+        """What of a run is counted by name; the rest is summed."""
+        if declared.ids.issuperset(path) and declared.pairs.issuperset(pairs):
+            return path, pairs
+        if self._kept is None:
+            links = [declared.link(pair) for pair in self._edges if pair not in declared.pairs]
+            ids = sum(id_ not in declared.ids for id_ in self._nodes)
+            self._kept = [ids, sum(links), len(links) - sum(links)]
+        kept = self._kept
+        for id_ in path:
+            if id_ not in self._nodes and id_ not in declared.ids and kept[0] < IDS_KEPT:
+                self._nodes[id_] = [0, 0, 0, 0]
+                kept[0] += 1
+        for pair in pairs:
+            if pair not in self._edges and pair not in declared.pairs:
+                place, most = (1, LINKS_KEPT) if declared.link(pair) else (2, PAIRS_KEPT)
+                if kept[place] < most:
+                    self._edges[pair] = [0, 0, 0, 0]
+                    kept[place] += 1
+        ids_named = [id_ for id_ in path if id_ in self._nodes or id_ in declared.ids]
+        pairs_named = [pair for pair in pairs if pair in self._edges or pair in declared.pairs]
+        self.other_nodes += len(path) - len(ids_named)
+        self.other_edges += len(pairs) - len(pairs_named)
+        return ids_named, pairs_named
+
+    @property
+    def size(self) -> int:
+        """Names held."""
+        return len(self._nodes) + len(self._edges)
 
     def merge(self, other: Tally) -> None:
         """Add what another tally counted."""
         self.total += other.total
         self.ok += other.ok
         self.pathed += other.pathed
+        self.other_nodes += other.other_nodes
+        self.other_edges += other.other_edges
+        self._kept = None
         for mine, theirs in ((self._nodes, other._nodes), (self._edges, other._edges)):
             for key, cell in theirs.items():
                 have = mine.get(key)
@@ -99,6 +168,9 @@ class Tally:
             self.pathed,
             {id_: cell.copy() for id_, cell in self._nodes.items()},
             {pair: cell.copy() for pair, cell in self._edges.items()},
+            self.other_nodes,
+            self.other_edges,
+            self.declared,
         )
 
     @property
@@ -127,9 +199,10 @@ class Tally:
     def stored(self) -> dict[str, Any]:
         """As JSON, sorted: {total, ok, pathed, nodes: [[id, total, ok, runs, runs_ok]], edges}.
 
-        `edges` is [[src, dst, total, ok, runs, runs_ok]].
+        `edges` is [[src, dst, total, ok, runs, runs_ok]]; `other_nodes` and `other_edges` are there if not 0.
         """
-        return {
+        others = {"other_nodes": self.other_nodes, "other_edges": self.other_edges}
+        return {name: count for name, count in others.items() if count} | {
             "total": self.total,
             "ok": self.ok,
             "pathed": self.pathed,
@@ -146,6 +219,8 @@ class Tally:
             int(stored.get("pathed", 0)),
             {id_: _cell_of(count) for id_, *count in stored.get("nodes", ())},
             {(src, dst): _cell_of(count) for src, dst, *count in stored.get("edges", ())},
+            int(stored.get("other_nodes", 0)),
+            int(stored.get("other_edges", 0)),
         )
 
 

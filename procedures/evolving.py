@@ -235,6 +235,9 @@ class _Work:
         wanted = [number for number in numbers if number not in self.states]
         if wanted:
             self.states |= selectors.folded_states(self.present.id, wanted)
+            for number in wanted:
+                graph = revision_graph(self.present.id, number, self.rows[number].digest)
+                self.states[number].tally.declared = graph.declared
 
     def apply(self, judgement: Judgement, position: int) -> None:
         """Accept the pending revision, or bring the prior topology back under a new number."""
@@ -361,6 +364,7 @@ def _write_row(gate: Gateway, row: Row, present: Found, work: _Work, found: Find
     """The memory row with the steps, flags and revision that follow; the same row when nothing moved."""
     value = value_of(present.name, present.situation, found.graph, found.path, work.revision, found.flags)
     state = replace(row.state, value=value, content_sha256=content_sha256(value))
+    gate.beside[row.key] = found.graph.names
     return gate.write(row, row.key, NOBODY, state, "evolve", reason=_why(present, found, work))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from procedures.counting import Tally, smoothed
+from procedures.counting import Declared, Tally, smoothed
 
 KEY_PREFIX = "procedure_"
 NODE_KINDS = ("step", "memory", "consolidation", "decision")
@@ -99,6 +99,11 @@ class Graph:
         return frozenset((edge.src, edge.dst) for edge in self.edges)
 
     @cached_property
+    def declared(self) -> Declared:
+        """What a tally counts by name without a bound."""
+        return Declared(frozenset(self.by_id), self.pairs)
+
+    @cached_property
     def entries(self) -> tuple[str, ...]:
         """Where a run may begin."""
         return entries_of([node.id for node in self.nodes], self.pairs)
@@ -142,6 +147,13 @@ class Graph:
                 for e in self.edges
             ],
         }
+
+    @cached_property
+    def names(self) -> str:
+        """Ids, tools, memory keys and conditions, a line each: the texts that a value does not repeat."""
+        lines = [text for n in self.nodes for text in (n.id, n.tool, n.memory_key)]
+        lines += [edge.condition for edge in self.edges]
+        return "\n".join(dict.fromkeys(line for line in lines if line))
 
     def resolve(self, name: str) -> str | None:
         """The node that an id, or an unambiguous tool name, means; None for anything else."""

@@ -17,13 +17,17 @@ from dataclasses import dataclass, field
 
 from django.db import connection
 
-from procedures.counting import Tally
+from memories.screening import screen
+from procedures import graph as graphs
+from procedures.counting import Declared, Tally
 
 KEPT = 256
 """Procedures whose counters a process keeps."""
+NAMES_KEPT = 200_000
+"""Names in all kept counters together, some 60 MB; the least recently read procedures go first."""
 BATCH = 20_000
 NOTES_KEPT = 50
-"""Failure notes kept for each transition, the newest; no call asks for more."""
+"""Failure notes kept for each declared source, the newest; no call asks for more."""
 Died = tuple[str | None, str]
 """The last transition of a failed run; the source is None when its path has one node."""
 
@@ -35,8 +39,14 @@ class Counters:
     seq: int = 0
     by_revision: dict[int, Tally] = field(default_factory=dict)
     agents: dict[str, list[int]] = field(default_factory=dict)
-    died: dict[str | None, dict[str, deque[int]]] = field(default_factory=dict)
+    died: dict[str | None, deque[tuple[int, str]]] = field(default_factory=dict)
+    declared: dict[int, Declared] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def size(self) -> int:
+        """Names held."""
+        return sum(tally.size for tally in list(self.by_revision.values()))
 
     def tally(self, revisions: Collection[int] | None = None) -> Tally:
         """The tally of these revisions (all when None). Statistics follow node ids across revisions."""
@@ -65,7 +75,26 @@ def counted(procedure_id: int) -> Iterator[Counters]:
             _kept.popitem(last=False)
     with found.lock:
         _catch_up(procedure_id, found)
+        _make_room(procedure_id)
         yield found
+
+
+def _make_room(procedure_id: int) -> None:
+    with _kept_lock:
+        held = sum(counters.size for counters in _kept.values())
+        for id_ in [id_ for id_ in _kept if id_ != procedure_id]:
+            if held <= NAMES_KEPT:
+                return
+            held -= _kept.pop(id_).size
+
+
+def _declared(procedure_id: int, revision: int) -> Declared:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT graph FROM procedures_revision WHERE procedure_id = %s AND number = %s",
+            [procedure_id, revision],
+        )
+        return graphs.read(json.loads(cursor.fetchone()[0])).declared
 
 
 def _catch_up(procedure_id: int, found: Counters) -> None:
@@ -83,15 +112,18 @@ def _catch_up(procedure_id: int, found: Counters) -> None:
             path = json.loads(text)
             tally = found.by_revision.get(revision)
             if tally is None:
-                tally = found.by_revision[revision] = Tally()
+                found.declared[revision] = _declared(procedure_id, revision)
+                tally = found.by_revision[revision] = Tally(declared=found.declared[revision])
             tally.add(path, ok)
             seen = found.agents.setdefault(agent, [0, 0])
             seen[0] += 1
             seen[1] += ok
             if told and path:
                 src = path[-2] if len(path) > 1 else None
-                ended = found.died.setdefault(src, {})
-                ended.setdefault(path[-1], deque(maxlen=NOTES_KEPT)).append(seq)
+                ids = found.declared[revision].ids
+                # Only declared nodes lie ahead of anybody; a flagged name is not repeated to other runs.
+                if (src is None or src in ids) and (path[-1] in ids or not screen(path[-1])):
+                    found.died.setdefault(src, deque(maxlen=NOTES_KEPT)).append((seq, path[-1]))
             found.seq = seq
         if len(rows) < BATCH:
             return

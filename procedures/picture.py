@@ -141,7 +141,8 @@ def picture(
         undeclared=[
             Row(f"{src} → {dst}", "", tally.edge(src, dst), _rate(tally.edge(src, dst)), [])
             for src, dst in extra
-        ],
+        ]
+        + ([Row("all others", "", Count(total=tally.other_edges), None, [])] if tally.other_edges else []),
     )
 
 

@@ -123,6 +123,7 @@ def procedure_revise(ctx: Context, proposal: Proposal, vectors: dict[str, Any] |
         # It has been overtaken; a job fills it in.
         gate.vectors = None
     state = replace(row.state, value=value, content_sha256=content_sha256(value))
+    gate.beside[row.key] = proposal.graph.names
     fresh = gate.write(row, row.key, NOBODY, state, "revise")
     gate.flush()
     ctx.audit[-1].detail.update(

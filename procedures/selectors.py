@@ -509,12 +509,7 @@ def procedure_locate(ctx: Context, request: LocateRequest) -> dict[str, Any]:
             graph, tally, request.at, request.recent_path, request.hops, frozenset(row.dead_ends)
         )
         sources: list[str | None] = [*place.sources] if place.active is not None else [None]
-        seqs = {
-            seq: (src, dst)
-            for src in sources
-            for dst, seen in counters.died.get(src, {}).items()
-            for seq in seen
-        }
+        seqs = {seq: (src, dst) for src in sources for seq, dst in counters.died.get(src, ())}
         newest = sorted(seqs, reverse=True)[: request.max_notes]
         agent = counters.agents.get(ctx.agent) if ctx.agent not in (None, "-") and ctx.agent else None
         for_agent = {"total": agent[0], "ok": agent[1]} if agent else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,17 @@ from memories.services import (
 )
 from procedures import ledger
 from procedures.counting import PATH_IDS, Tally
-from procedures.graph import ID_CHARS, KEY_PREFIX, Graph, branches_of, chain, proven_path, slug, steps_of
+from procedures.graph import (
+    ID_CHARS,
+    KEY_PREFIX,
+    Graph,
+    branches_of,
+    chain,
+    proven_path,
+    read,
+    slug,
+    steps_of,
+)
 from procedures.selectors import (
     COLUMNS,
     Found,
@@ -123,7 +133,7 @@ NO_FLAGS = Flags()
 def value_of(
     name: str, situation: str, graph: Graph, path: Sequence[str], revision: int, flags: Flags = NO_FLAGS
 ) -> Any:
-    """What the memory row holds. Every text of the graph is in it, so that all of it is screened."""
+    """What the memory row holds. What the graph says besides (`Graph.names`) is screened with it."""
     value: dict[str, Any] = {
         "name": name,
         "situation": situation,
@@ -280,6 +290,7 @@ def _add(
             raise locked(row.lock, Effect.VALUE, ctx.op.name, row.key, row.id)
         row = gate.materialize_expiry(row)
     state = _state(recipe, plan.value, row)
+    gate.beside[recipe.key] = plan.graph.names
     fresh = gate.write(row, recipe.key, NOBODY, state, kind)
     gate.flush()
     by_person = ctx.caller.acts_for == "person" or ctx.caller.door == Door.CONSOLE
@@ -330,6 +341,20 @@ def lock_present(row: Row) -> Found | None:
         )
         columns = cursor.fetchone()
     return None if columns is None else found_from(columns)
+
+
+def texts_beside(keys: Mapping[int, str]) -> dict[int, str]:
+    """The texts of the graphs in force that the rows' values do not hold, by memory id."""
+    ids = [id_ for id_, key in keys.items() if key.startswith(KEY_PREFIX)]
+    if not ids:
+        return {}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT p.memory_id, r.graph FROM procedures_procedure p JOIN procedures_revision r "
+            "ON r.procedure_id = p.memory_id AND r.number = p.revision WHERE p.memory_id = ANY(%s)",
+            [ids],
+        )
+        return {id_: read(json.loads(graph)).names for id_, graph in cursor.fetchall()}
 
 
 def _state(recipe: Recipe, value: Any, row: Row | None) -> State:

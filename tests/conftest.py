@@ -19,6 +19,8 @@ from governance.services import member_set_role, token_create
 from governance.tenancy import Credentials
 from loomsite.ops import Door, Role
 
+pytest_plugins = ["tests.worker_fixtures"]
+
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import Any, TypeVar
 
 import pytest
 from django.db import connections
-from pytest_django import DjangoDbBlocker, Settings
+from pytest_django import Settings
 
 from loomsite.ops import AgentText, Context, Op, OpInput, OpOutput, Role, WriteInput, registry
-from tests.governance.brokers import use_broker
-from tests.governance.workers import BROKER_URLS, BROKERS, Notes, a_worker, lose_everything
+from tests.governance.workers import Notes
 
 Result = TypeVar("Result")
 TEXT = AgentText(what="A probe.", when='"Probe."', when_not="Outside tests.", args="any.")
@@ -87,29 +85,6 @@ def probe() -> Iterator[Make]:
     yield make
     for name in made:
         registry._REGISTRY.pop(name, None)
-
-
-@pytest.fixture(scope="module", params=BROKERS)
-def broker(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The address of a broker with nothing in it; this process sends there."""
-    name = BROKER_URLS[request.param]
-    with use_broker(os.environ[name]):
-        lose_everything()
-        yield os.environ[name]
-        lose_everything()
-
-
-@pytest.fixture(scope="module")
-def worker(
-    broker: str,
-    tmp_path_factory: pytest.TempPathFactory,
-    django_db_setup: None,
-    django_db_blocker: DjangoDbBlocker,
-) -> Iterator[Path]:
-    """One worker for the tests that do not kill it; its log."""
-    log = tmp_path_factory.mktemp("worker") / "log"
-    with django_db_blocker.unblock(), a_worker(broker, "steady", log):
-        yield log
 
 
 @pytest.fixture
