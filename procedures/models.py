@@ -161,7 +161,7 @@ class Run(models.Model):
                 condition=Q(report_id__isnull=False),
             ),
         ]
-        # None on `folded_at`, and pages are half full at first (migration 0003): the mark of a fold then finds
+        # None on `folded_at`, and pages are half full at first (migration 0003): the mark of a fold finds
         # its place on the row's own page and touches no index.
         indexes = [models.Index(fields=["namespace", "-at", "-id"], name="run_newest")]
 
