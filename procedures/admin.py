@@ -19,7 +19,7 @@ from governance.tenancy import Credentials
 from loomsite.ops import Door, Role
 from procedures import console_selectors
 from procedures.counting import Tally
-from procedures.graph import MAX_NODES, NAME_CHARS, chain, read
+from procedures.graph import MAX_NODES, NAME_CHARS, TEXT_CHARS, chain, read
 from procedures.graph import faults_of as graph_faults
 from procedures.models import Procedure
 from procedures.picture import BOX_HEIGHT, BOX_WIDTH, Picture, picture
@@ -67,12 +67,18 @@ class AuthorForm(forms.Form):
 
     def clean_steps(self) -> list[str]:
         """The lines that say something."""
-        return [line.strip() for line in self.cleaned_data["steps"].splitlines() if line.strip()][:MAX_NODES]
+        lines = [line.strip() for line in self.cleaned_data["steps"].splitlines() if line.strip()]
+        if len(lines) > MAX_NODES:
+            raise forms.ValidationError(f"{len(lines)} steps; {MAX_NODES} at most. Put some of them together.")
+        long = [place for place, line in enumerate(lines, 1) if len(line) > TEXT_CHARS]
+        if long:
+            raise forms.ValidationError(f"Step {long[0]} is longer than {TEXT_CHARS} characters.")
+        return lines
 
     def clean(self) -> dict[str, Any]:
         """Steps or a graph."""
         given = super().clean() or self.cleaned_data
-        if "graph" in given and given["graph"] is None and len(given.get("steps") or ()) < 2:
+        if "graph" in given and given["graph"] is None and len(given.get("steps", "..")) < 2:
             self.add_error("steps", "Two steps at least, or a graph.")
         return given
 
