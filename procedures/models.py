@@ -161,8 +161,8 @@ class Run(models.Model):
                 condition=Q(report_id__isnull=False),
             ),
         ]
-        # None on `folded_at`, and pages are half full at first (migration 0003): the mark of a fold finds
-        # its place on the row's own page and touches no index.
+        # None on `folded_at`, and pages are half full at first (migration 0003): the mark of a fold then
+        # finds its place on the row's own page and touches no index.
         indexes = [models.Index(fields=["namespace", "-at", "-id"], name="run_newest")]
 
     def __str__(self) -> str:
@@ -170,10 +170,11 @@ class Run(models.Model):
 
 
 class Situation(models.Model):
-    """The vector of a procedure's situation, with the embedder that made it."""
+    """The vector of a procedure's situation, by embedder: two may stand there while `reembed` runs."""
 
-    procedure = models.OneToOneField(
-        Procedure, on_delete=models.CASCADE, primary_key=True, related_name="situation_vector"
+    pk = models.CompositePrimaryKey("procedure_id", "embedder")
+    procedure = models.ForeignKey(
+        Procedure, on_delete=models.CASCADE, db_index=False, related_name="situation_vectors"
     )
     namespace = models.ForeignKey(Namespace, on_delete=models.CASCADE)
     embedder = models.CharField(max_length=128)
