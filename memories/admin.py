@@ -205,9 +205,9 @@ class MemoryAdmin(PageAdmin):
                 if action.is_listed and role >= action.role and action.is_offered(memory, role)
             ],
             holds=console_selectors.holds_of(memory),
-            may_release=role >= Role.ADMIN,
+            may_release=role >= Role.WRITER,
             flags=flag_views(memory, console_selectors.flags_of(memory)),
-            may_acknowledge=role >= Role.REVIEWER,
+            may_acknowledge=role >= Role.WRITER,
             sources=console_selectors.sources_of(seen, memory),
             timeline=console_selectors.timeline(
                 memory, int(before) if before.isdecimal() and len(before) < 19 else None

@@ -622,7 +622,9 @@ class Gateway:
                     "VALUES " + ",".join([marks] * len(self._versions)),
                     [value for version in self._versions for value in version],
                 )
-            self._flush_postings(cursor)
+            # What is taken back needs no index, and an index refuses nothing; it is most of the work.
+            if not (self.ctx.is_dry_run or self.ctx.review is not None):
+                self._flush_postings(cursor)
             self._flush_embeddings(cursor)
             if self._flags:
                 write_flags(cursor, self._flags)
