@@ -125,7 +125,12 @@ LOOM_JOB_STALE_S = env.integer("LOOM_JOB_STALE_S", 60, 2, 86_400)
 LOOM_JOB_KEEP_DAYS = env.integer("LOOM_JOB_KEEP_DAYS", 30, 1, 3650)
 LOOM_SWEEP_S = env.integer("LOOM_SWEEP_S", 15, 1, 3600)
 
-LOOM_EMBEDDER = env.choice("LOOM_EMBEDDER", "wordllama", ("wordllama", "openai", "none"))
+LOOM_EMBEDDER = env.choice(
+    "LOOM_EMBEDDER", "wordllama", ("wordllama", "openai", "fastembed", "sentence-transformers", "none")
+)
+LOOM_EMBEDDER_PATH = env.text("LOOM_EMBEDDER_PATH")
+if LOOM_EMBEDDER in ("fastembed", "sentence-transformers"):
+    env.needed("LOOM_EMBEDDER_PATH", f"LOOM_EMBEDDER={LOOM_EMBEDDER} loads its model from this folder")
 LOOM_EMBEDDER_URL = env.text("LOOM_EMBEDDER_URL")
 if LOOM_EMBEDDER == "openai":
     env.needed("LOOM_EMBEDDER_URL", "LOOM_EMBEDDER=openai embeds there")
