@@ -265,6 +265,8 @@ def memory_set_many(ctx: Context, data: SetManyInput) -> dict[str, Any]:
     if len(data.items) > 1:
         gate.queue([item.memory_key for item in data.items])
     rows = gate.exact([(item.memory_key, who) for item in data.items])
+    requests = [_request(ctx, item, who) for item in data.items]
+    gate.batch(requests, rows)
     results: list[dict[str, Any] | None] = [None] * len(data.items)
     stored = refused = 0
     # New lineages are made in the order of their keys, so that two callers with the same new keys in
@@ -274,7 +276,7 @@ def memory_set_many(ctx: Context, data: SetManyInput) -> dict[str, Any]:
         place = (item.memory_key, who)
         try:
             # A later item with the same key goes on from what this one leaves.
-            result, rows[place] = services.memory_set(gate, _request(ctx, item, who), rows.get(place))
+            result, rows[place] = services.memory_set(gate, requests[i], rows.get(place))
         except OpError as error:
             if not data.partial:
                 error.fields["item"] = i

@@ -69,9 +69,7 @@ class AuthorForm(forms.Form):
         """The lines that say something."""
         lines = [line.strip() for line in self.cleaned_data["steps"].splitlines() if line.strip()]
         if len(lines) > MAX_NODES:
-            raise forms.ValidationError(
-                f"{len(lines)} steps; the limit is {MAX_NODES}. Put some together."
-            )
+            raise forms.ValidationError(f"{len(lines)} steps; the limit is {MAX_NODES}. Put some together.")
         long = [place for place, line in enumerate(lines, 1) if len(line) > TEXT_CHARS]
         if long:
             raise forms.ValidationError(f"Step {long[0]} is longer than {TEXT_CHARS} characters.")
