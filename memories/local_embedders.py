@@ -71,7 +71,9 @@ class LocalEmbedder:
             rows = np.asarray(encode(texts, query), dtype=np.float32)
         except EmbedderUnavailable:
             raise
-        except Exception as error:  # each runtime has exceptions of its own, and none of them may fail a write
+        except (
+            Exception
+        ) as error:  # each runtime has exceptions of its own, and none of them may fail a write
             raise EmbedderUnavailable(f"{self.name}: {type(error).__name__}: {error}"[:500]) from error
         if rows.ndim != 2 or len(rows) != len(texts) or not np.isfinite(rows).all():
             raise EmbedderUnavailable(f"{self.name} gave {rows.shape} for {len(texts)} texts, or no numbers")

@@ -31,6 +31,7 @@ from memories.embedders import EmbedderUnavailable, get_embedder
 from memories.models import OnExpire, Status
 from memories.nodes import Guarded, finder
 from memories.screening import Spans, advise, screen, text_sha256, write_flags
+from memories.text_config import language_of
 from memories.vectors import Embedded, Part, embed_texts, write_vectors
 
 STRIPES = 16
@@ -443,7 +444,7 @@ class Gateway:
         self, key: str, who: Identity, state: State, kind: str, promoted_from: int | None = None
     ) -> Row | None:
         text = search_text(key, state.value, state.tags)
-        terms, counts, length = term_frequencies(text)
+        terms, counts, length = term_frequencies(text, language_of(self.namespace_id))
         found = screen(text)
         pinned_by = self.ctx.caller.principal if state.pinned else ""
         made = self._made(
@@ -506,7 +507,7 @@ class Gateway:
         held: bool | None = None
         if text_moved:
             text = search_text(row.key, state.value, state.tags)
-            terms, counts, length = term_frequencies(text)
+            terms, counts, length = term_frequencies(text, language_of(self.namespace_id))
             found = screen(text)
             held = bool(found)
         if state.pinned:
