@@ -133,7 +133,8 @@ def _batch(namespace_id: int, language: str, after: int) -> tuple[int | None, in
         )
         cursor.execute(
             "INSERT INTO memories_corpusstripe AS s (namespace_id, stripe, docs, terms) "
-            "VALUES (%s, 0, 0, %s) ON CONFLICT (namespace_id, stripe) DO UPDATE SET terms = s.terms + excluded.terms",
+            "VALUES (%s, 0, 0, %s) ON CONFLICT (namespace_id, stripe) "
+            "DO UPDATE SET terms = s.terms + excluded.terms",
             [namespace_id, moved],
         )
     return ids[-1], len(rows)
