@@ -21,7 +21,7 @@ from django.db import connection, transaction
 from governance import policy
 from governance import services as governance
 from governance.clock import iso
-from governance.copying import copy_rows
+from governance.copying import copy_lines, copy_rows, term_field
 from governance.locks import RANK, LockState, compare, locked
 from governance.models import Namespace
 from governance.patterns import CATALOGUE_VERSION
@@ -631,10 +631,11 @@ class Gateway:
         if self._reindexed:
             cursor.execute("DELETE FROM memories_posting WHERE memory_id = ANY(%s)", [list(self._reindexed)])
         if len(self._postings) >= BULK:
-            copy_rows(
+            # The bulk of a batch, hence spelt out.
+            copy_lines(
                 cursor, "memories_posting", "namespace_id, memory_id, term, tf, doc_len, active",
                 (
-                    (self.namespace_id, id_, term, count, length, self._active[id_])
+                    f"{self.namespace_id}\t{id_}\t{term_field(term)}\t{count}\t{length}\t{self._active[id_]}\n"
                     for id_, (terms, counts, length) in self._postings.items()
                     for term, count in zip(terms, counts, strict=True)
                 ),
