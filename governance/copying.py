@@ -29,12 +29,22 @@ def field(value: Any) -> str:
     raise TypeError(f"{type(value).__name__} has no text form for COPY")
 
 
+def term_field(term: str) -> str:
+    """A short text that seldom holds what has to be escaped."""
+    return term if term.isalnum() else term.translate(_ESCAPES)
+
+
+def copy_lines(cursor: Any, table: str, columns: str, lines: Iterable[str]) -> None:
+    """Insert rows that are in the text format already, each with its newline; see `copy_rows`."""
+    text = "".join(lines)
+    if text:
+        with cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
+            copy.write(text.encode())
+
+
 def copy_rows(cursor: Any, table: str, columns: str, rows: Iterable[Sequence[Any]]) -> None:
     """Insert rows; `table` and `columns` are constants of the caller's.
 
     Raises psycopg's own errors, for COPY does not pass Django's wrapper.
     """
-    text = "".join("\t".join(map(field, row)) + "\n" for row in rows)
-    if text:
-        with cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
-            copy.write(text.encode())
+    copy_lines(cursor, table, columns, ("\t".join(map(field, row)) + "\n" for row in rows))

@@ -380,8 +380,7 @@ def get_embedder() -> Embedder:
             return _local(kind)
         case other:
             raise ImproperlyConfigured(
-                f"LOOM_EMBEDDER={other!r}: expected wordllama, openai, fastembed, sentence-transformers "
-                "or none"
+                f"LOOM_EMBEDDER={other!r}: expected wordllama, openai, fastembed, sentence-transformers, none"
             )
 
 

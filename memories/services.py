@@ -21,7 +21,7 @@ from django.db import connection, transaction
 from governance import review
 from governance import services as governance
 from governance.clock import iso
-from governance.copying import copy_rows
+from governance.copying import copy_lines, copy_rows, term_field
 from governance.locks import RANK, LockState, compare, locked, quoted, require_plain
 from governance.models import Namespace
 from governance.patterns import CATALOGUE_VERSION
@@ -32,6 +32,7 @@ from memories.models import OnExpire, Status
 from memories.nodes import Guarded, finder
 from memories.planning import target
 from memories.screening import Spans, advise, screen, screened_text, text_sha256, write_flags
+from memories.text_config import language_of
 from memories.vectors import Embedded, Part, embed_texts, write_vectors
 
 STRIPES = 16
@@ -530,7 +531,8 @@ class Gateway:
     def _insert(
         self, key: str, who: Identity, state: State, kind: str, promoted_from: int | None = None
     ) -> Row | None:
-        terms, counts, length = term_frequencies(search_text(key, state.value, state.tags))
+        language = language_of(self.namespace_id)
+        terms, counts, length = term_frequencies(search_text(key, state.value, state.tags), language)
         text = _screened(key, state)
         found = screen(text)
         pinned_by = self.ctx.caller.principal if state.pinned else ""
@@ -594,7 +596,8 @@ class Gateway:
         screens = text_moved or (state.metadata, state.source_trace) != (old.metadata, old.source_trace)
         held: bool | None = None
         if text_moved:
-            terms, counts, length = term_frequencies(search_text(row.key, state.value, state.tags))
+            language = language_of(self.namespace_id)
+            terms, counts, length = term_frequencies(search_text(row.key, state.value, state.tags), language)
         if screens:
             text = _screened(row.key, state)
             found = screen(text)
@@ -727,10 +730,11 @@ class Gateway:
         if self._reindexed:
             cursor.execute("DELETE FROM memories_posting WHERE memory_id = ANY(%s)", [list(self._reindexed)])
         if len(self._postings) >= BULK:
-            copy_rows(
+            # The bulk of a batch, hence spelt out.
+            copy_lines(
                 cursor, "memories_posting", "namespace_id, memory_id, term, tf, doc_len, active",
                 (
-                    (self.namespace_id, id_, term, count, length, self._active[id_])
+                    f"{self.namespace_id}\t{id_}\t{term_field(term)}\t{count}\t{length}\t{self._active[id_]}\n"
                     for id_, (terms, counts, length) in self._postings.items()
                     for term, count in zip(terms, counts, strict=True)
                 ),
