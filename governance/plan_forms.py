@@ -25,7 +25,7 @@ class DecisionForm(PasswordWhenRisky):
         widget=forms.Textarea(attrs={"rows": 2}),
         help_text="Whoever asked reads it. A rejection needs one.",
     )
-    count = forms.IntegerField(label="How many rows does this plan change?", min_value=0)
+    count = forms.IntegerField(label="How many rows does it change?", min_value=0)
     field_order = ("comment", "count", "password")
 
     def __init__(self, *args: Any, plan: Plan, decision: str = "", **kwargs: Any) -> None:
@@ -35,7 +35,7 @@ class DecisionForm(PasswordWhenRisky):
             del self.fields["count"]
         else:
             self.fields["count"].required = decision != "reject"
-            self.fields["count"].help_text = "Needed to approve, so that nobody approves it unread."
+            self.fields["count"].help_text = "Needed to approve."
 
     def is_risky(self, data: dict[str, Any]) -> bool:
         """A rejection changes nothing that is stored."""

@@ -384,7 +384,7 @@ def test_home_and_the_navigation_say_how_many_wait(cast: Cast) -> None:
     planned(cast, "a")
     planned(cast, "b", "c")
     home = cast.client("reviewer").get(reverse("admin:index")).content.decode()
-    assert "<strong>2</strong> plans to decide" in home and "about 2 rows" in home
+    assert "<strong>2</strong> plans to decide" in home and "the largest has 2 rows" in home
     assert '<span class="waiting">2' in home
     assert "plans to decide" not in cast.client("viewer").get(reverse("admin:index")).content.decode()
 
