@@ -21,8 +21,8 @@ from loomsite.ops import OpError, Role, limits
 
 LEVEL_WORDS = {
     "direct": "at once",
-    "review": "waits for a person; reviewers act at once in the console",
-    "review_always": "waits for another person, whoever asks",
+    "review": "waits for a person",
+    "review_always": "waits, whoever asks",
 }
 
 

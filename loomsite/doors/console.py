@@ -62,7 +62,7 @@ class LoomAdminSite(AdminSite):
         from governance.console import sight
         from governance.review_pages import waiting_for
 
-        waiting = waiting_for(sight(request), 99)
+        waiting = waiting_for(request).count
         counts = {"plan": str(waiting) if waiting else ""}
         items = [
             ("Home", "index", "home"),
