@@ -90,6 +90,8 @@ def when(moment: datetime | None) -> SafeString | str:
 _TONES = {
     "active": "good", "applied": "good", "done": "good", "ok": "good", "valid": "good",
     "would change": "good",
+    "template": "good", "accepted": "good", "pending": "warn", "quarantined": "bad", "reverted": "bad",
+    "withdrawn": "quiet",
     "stale": "warn", "superseded": "quiet", "archived": "quiet", "expired": "quiet", "revoked": "quiet",
     "deactivated": "quiet",
     "queued": "quiet", "running": "warn", "no_delete": "lock", "read_only": "lock", "admin": "lock",

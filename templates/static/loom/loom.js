@@ -91,3 +91,36 @@ for (const tools of document.querySelectorAll("[data-graph-tools]")) {
     show(at.e - 400, at.f - 250, 980, 600);
   });
 }
+
+// Work in the background: ask how it gets on until it has ended. Without this a link asks.
+for (const box of document.querySelectorAll("[data-live]")) {
+  const state = box.querySelector("[data-live-state]");
+  const progress = box.querySelector("progress");
+  const lines = box.querySelector("[data-live-lines]");
+  let wait = 500;
+  const ask = async () => {
+    try {
+      const reply = await fetch(box.dataset.live, { headers: { Accept: "application/json" } });
+      if (!reply.ok) throw new Error(`HTTP ${reply.status}`);
+      const now = await reply.json();
+      if (state.textContent !== now.state) state.textContent = now.state;
+      progress.value = now.progress;
+      if (now.state === "done" || now.state === "failed") {
+        lines.replaceChildren(...now.lines.map((line) => {
+          const item = document.createElement("li");
+          item.textContent = line;
+          return item;
+        }));
+        lines.hidden = now.lines.length === 0;
+        if (now.state === "done") progress.value = 1;
+        box.querySelector("[data-live-again]").hidden = false;
+        return;
+      }
+    } catch (fault) {
+      state.textContent = `not known: the server does not answer (${fault.message}); asking again`;
+    }
+    wait = Math.min(wait * 1.3, 5000);
+    setTimeout(ask, wait);
+  };
+  ask();
+}
