@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.contrib import admin, messages
@@ -104,6 +105,7 @@ class ProcedureAdmin(PageAdmin):
                 }
                 for one in why.found.dead_ends
             ],
+            last_gate_at=datetime.fromisoformat(why.last_gate["at"]) if why.last_gate else None,
             base_percent=100 * why.found.fail_prone.base_rate,
             suspects=why.found.fail_prone.suspects[:SUSPECTS],
             worker=worker_seen(),
@@ -140,7 +142,8 @@ class ProcedureAdmin(PageAdmin):
         seen = sight(request)
         procedure = _seen(request, pk)
         may_write = seen.role_in(procedure.namespace) >= Role.WRITER
-        form = SettingsForm(request.POST or None, initial=procedure.evolve_settings or {})
+        given = request.POST if request.method == "POST" else None
+        form = SettingsForm(given, initial=_as_initial(procedure.evolve_settings))
         status = 200
         if request.method == "POST":
             status = 400
@@ -249,6 +252,11 @@ def _seen(request: HttpRequest, pk: int) -> Procedure:
     """The procedure, or 404 for who does not see it."""
     found: Procedure = get_object_or_404(console_selectors.procedures(sight(request)), pk=pk)
     return found
+
+
+def _as_initial(stored: Any) -> dict[str, Any]:
+    """What is stored as the form's values; what was stored some other way and is no object fills nothing."""
+    return stored if isinstance(stored, dict) else {}
 
 
 def _number(text: str) -> int | None:

@@ -55,10 +55,16 @@ for (const tools of document.querySelectorAll("[data-graph-tools]")) {
   };
   const point = (event) => new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
   tools.hidden = false;
-  if (size.height > 700 || size.width > tools.clientWidth) svg.classList.add("fitted");
+  // As high as the whole graph needs at this width, and never so low that a part of it cannot be read.
+  const frame = () => {
+    if (svg.classList.contains("fitted")) return;
+    svg.classList.add("fitted");
+    svg.setAttribute("height", Math.min(688, Math.max(240, Math.ceil(size.height * tools.clientWidth / size.width))));
+  };
+  if (size.height > 700 || size.width > tools.clientWidth) frame();
   for (const button of tools.querySelectorAll("[data-zoom]")) {
     button.addEventListener("click", () => {
-      svg.classList.add("fitted");
+      frame();
       if (button.dataset.zoom === "fit") fit();
       else zoom(Number(button.dataset.zoom));
     });
@@ -67,7 +73,7 @@ for (const tools of document.querySelectorAll("[data-graph-tools]")) {
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
     const at = point(event);
-    svg.classList.add("fitted");
+    frame();
     zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2, at.x, at.y);
   }, { passive: false });
   let from = null;
@@ -86,7 +92,7 @@ for (const tools of document.querySelectorAll("[data-graph-tools]")) {
       ?? nodes.find((node) => node.textContent.toLowerCase().includes(wanted));
     if (!hit) return;
     hit.classList.add("found");
-    svg.classList.add("fitted");
+    frame();
     const at = hit.transform.baseVal.getItem(0).matrix;
     show(at.e - 400, at.f - 250, 980, 600);
   });
