@@ -136,7 +136,7 @@ class _Piece:
 
 def _piece(ctx: Context, request: Request) -> _Piece:
     """One transaction's work, in the caller's transaction."""
-    gate, row, present = _locked(ctx, request.procedure_id)
+    gate, row, present = locked_rows(ctx, request.procedure_id)
     chosen = choose(present.metadata, present.evolve_settings, request.given)
     upto = min(present.runs_total, present.runs_folded + PIECE)
     work = _Work(present, selectors.revision_rows(present.id), _now())
@@ -170,7 +170,7 @@ def _piece(ctx: Context, request: Request) -> _Piece:
     return _Piece(answer, present.runs_total - upto)
 
 
-def _locked(ctx: Context, procedure_id: int) -> tuple[Gateway, Row, Found]:
+def locked_rows(ctx: Context, procedure_id: int) -> tuple[Gateway, Row, Found]:
     """The memory row and the procedure's, locked in this order like every other write does."""
     gate = Gateway(ctx, None, manages=KEY_PREFIX)
     with connection.cursor() as cursor:

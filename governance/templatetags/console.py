@@ -91,6 +91,8 @@ _TONES = {
     "active": "good", "applied": "good", "done": "good", "ok": "good", "valid": "good",
     "would change": "good",
     "parked": "warn", "requested": "quiet", "erased": "bad",
+    "template": "good", "accepted": "good", "pending": "warn", "quarantined": "bad", "reverted": "bad",
+    "withdrawn": "quiet",
     "stale": "warn", "superseded": "quiet", "archived": "quiet", "expired": "quiet", "revoked": "quiet",
     "deactivated": "quiet",
     "queued": "quiet", "running": "warn", "no_delete": "lock", "read_only": "lock", "admin": "lock",
