@@ -97,7 +97,6 @@ _TONES = {
     "deactivated": "quiet",
     "queued": "quiet", "running": "warn", "no_delete": "lock", "read_only": "lock", "admin": "lock",
     "deleted": "bad", "rejected": "bad", "redacted": "bad", "failed": "bad", "refused": "bad",
-    "pending": "warn",
 }  # fmt: skip
 _WORDS = {"no_delete": "no delete", "read_only": "read only", "none": "not locked"}
 
