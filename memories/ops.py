@@ -486,7 +486,8 @@ class SearchOutput(OpOutput):
     """Hits, best first."""
 
     results: list[dict[str, Any]] = Field(
-        description="memory_key, memory_id, namespace, value (or excerpt when it is long), similarity, "
+        description="memory_key, memory_id, namespace, value (or excerpt when it is long, with chunk: "
+        "number, of, start, end of the nearest part in characters, where it was cut), similarity, "
         "keyword_rank, rank_score, version, tags, pinned, status, times, source_class."
     )
     abstain: bool = Field(description="True when nothing stored is near the query: say that it is not known.")
