@@ -18,7 +18,7 @@ from governance.pipeline import Answer
 from governance.tenancy import Credentials
 from loomsite.ops import Door, Role
 from memories import console_selectors
-from memories.console_forms import AcknowledgeForm, ConfirmedForm, HoldForm, LockForm, ReleaseForm
+from memories.console_forms import AcknowledgeForm, ConfirmedForm, HoldForm, LockForm, LoosenForm, ReleaseForm
 from memories.models import Memory, Status
 
 MakeForm = Callable[[HttpRequest, User, Memory], forms.Form]
@@ -74,7 +74,7 @@ def _by_key(memory: Memory, given: Given) -> dict[str, Any]:
         "memory_key": memory.memory_key,
         "reason": given["reason"],
     }
-    for name in ("mode", "matter"):
+    for name in ("mode", "matter", "relock_seconds"):
         if given.get(name):
             payload[name] = given[name]
     if given.get("locked_at"):
@@ -163,7 +163,7 @@ ACTIONS: dict[str, Action] = {
         title="Loosen the lock",
         button="Loosen it",
         role=Role.WRITER,
-        form=_confirmed,
+        form=lambda request, user, memory: LoosenForm(request.POST or None, user=user),
         lines=(
             "Agents with the role writer can change and delete this memory again at once.",
             "The value stays as it is. The lock, its reason and yours stay in the audit.",

@@ -40,6 +40,7 @@ from loomsite.ops.schema import (
 )
 from memories import search, selectors, services
 from memories.nodes import Guarded
+from memories.relock import LONGEST_S, relock_later
 from memories.services import Gateway, Identity, LockRequest, Row, SetRequest
 
 
@@ -869,6 +870,12 @@ class UnlockInput(WriteInput):
     locked_at: Instant | None = Field(
         None, description="When the lock that was seen was placed; 409 if another has taken its place."
     )
+    relock_seconds: Count | None = Field(
+        None,
+        ge=60,
+        le=LONGEST_S,
+        description="Lock it again as it was after so many seconds; none: it stays loose.",
+    )
 
 
 class UnlockOutput(ReviewedOutput):
@@ -904,7 +911,13 @@ class UnlockOutput(ReviewedOutput):
 def memory_unlock(ctx: Context, data: UnlockInput) -> dict[str, Any]:
     """Loosen one lock."""
     gate = Gateway(ctx)
-    row, changed = services.memory_unlock(gate, data.memory_key, data.reason.strip(), data.locked_at)
+    again = data.relock_seconds
+    row, changed = services.memory_unlock(
+        gate, data.memory_key, data.reason.strip(), data.locked_at,
+        effect="" if again is None else f"and locks it again {again} s after that",
+    )  # fmt: skip
+    if changed and again is not None and ctx.review is None:
+        relock_later(gate, row, row.lock, again)
     return {
         "memory_key": row.key, "memory_id": str(row.id), "mode_before": row.lock.mode,
         "changed": changed and ctx.review is None, "state": review.state(ctx),

@@ -1245,10 +1245,11 @@ def lock_row(gate: Gateway, row: Row | Guarded, request: LockRequest) -> tuple[L
 
 
 def memory_unlock(
-    gate: Gateway, key: str, reason: str, locked_at: datetime | None = None
+    gate: Gateway, key: str, reason: str, locked_at: datetime | None = None, effect: str = ""
 ) -> tuple[Row | Guarded, bool]:
     """Take a lock away; (row as it was, changed). The pipeline has checked that an admin asks.
 
+    `effect` is what a plan of it says besides.
     `locked_at` names the lock that was seen: OpError 409 when a tighter one has taken its place since.
     """
     row = guarded_row(gate, key, tuple(s for s in Status.values if s != Status.REDACTED))
@@ -1272,7 +1273,7 @@ def memory_unlock(
         )
         cursor.execute("SELECT set_config('loom.loosen', '', true)")
     _record_lock(gate, row, LockState(), reason)
-    review.consider(gate.ctx, "memory.unlock", lambda: [target(row, "lock loosened")])
+    review.consider(gate.ctx, "memory.unlock", lambda: [target(row, "lock loosened")], effect=effect)
     return row, True
 
 

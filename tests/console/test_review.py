@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from governance import services
-from governance.models import AuditEvent, Plan
+from governance.models import AuditEvent, Job, Plan
 from governance.plan_words import LARGE
 from governance.policies import policy_set
 from loomsite.ops import Role
@@ -474,3 +474,20 @@ def test_a_plan_about_an_erased_text_shows_none_of_it(cast: Cast) -> None:
     assert "must go" not in html and "a text of it was erased" in html
     assert "Ask again" not in html
     assert "must go" not in cast.client("reviewer").get(reverse(QUEUE), {"state": "all"}).content.decode()
+
+
+def test_an_admin_loosens_a_lock_for_an_hour_and_a_writers_plan_says_so(cast: Cast) -> None:
+    memory = cast.remember("k")
+    cast.lock(memory)
+    form = reverse("admin:memories_memory_act", args=[memory.pk, "loosen"])
+    data = {
+        "reason": "a fix", "relock_seconds": "3600", "password": PASSWORD, "version": memory.version,
+        "locked_at": Memory.objects.get().locked_at.isoformat(),  # type: ignore[union-attr]
+    }  # fmt: skip
+    writer = cast.client("writer")
+    writer.post(form, data)
+    plan = Plan.objects.get()
+    assert "locks it again 3600 s after that" in html_of(cast.client("admin"), plan)
+    assert not Job.objects.filter(kind="memory.relock").exists()
+    decide(cast.client("admin"), plan)
+    assert state(plan) == "applied" and Job.objects.filter(kind="memory.relock").count() == 1
