@@ -200,13 +200,14 @@ class ProcedureAdmin(PageAdmin):
         return HttpResponseRedirect(f"{url}?job={job_id}#evolve" if job_id else url)
 
     def evolve_state(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """How an evolve gets on, for the page's script: {state, progress, lines}."""
+        """How an evolve gets on, for the page: {state, progress, lines}; state `none` without one."""
         procedure = _seen(request, pk)
         job = console_selectors.evolve_job(procedure, request.GET.get("job", ""))
         if job is None:
-            raise Http404("No evolve of this procedure is kept.")
-        lines = console_selectors.evolve_lines(job)
-        answer = JsonResponse({"state": job.state, "progress": job.progress, "lines": lines})
+            answer = JsonResponse({"state": "none", "progress": 0, "lines": []})
+        else:
+            lines = console_selectors.evolve_lines(job)
+            answer = JsonResponse({"state": job.state, "progress": job.progress, "lines": lines})
         answer["Cache-Control"] = "no-store"
         return answer
 

@@ -184,7 +184,7 @@ def _stride(span: int, parts: int) -> int:
 
 
 def _traces(plane: _Plane, walk: GateWalk) -> list[Trace]:
-    x = plane.x(len(walk.s)) + 8
+    x = plane.x(len(walk.s)) + 14
     s, r = plane.y(walk.s[-1]), plane.y(walk.r[-1])
     if walk.s == walk.r:
         return [Trace("S = R", "s", plane.path(walk.s), x, s + 4)]

@@ -130,6 +130,12 @@ PAGES = [
     Page("procedures_procedure_new", EVERYBODY),
     Page("procedures_procedure_change", MEMBERS, _pk("procedure")),
     Page("procedures_procedure_change", ADMINS, _pk("secret_procedure")),
+    *(
+        Page(f"procedures_procedure_{name}", who, _pk(what))
+        for name in ("revisions", "settings", "evolve_state")
+        for who, what in ((MEMBERS, "procedure"), (ADMINS, "secret_procedure"))
+    ),
+    Page("procedures_procedure_evolve", (), _pk("procedure"), refused=405),
     Page("governance_auditevent_changelist", EVERYBODY),
     Page("governance_auditevent_change", AUDITORS, _pk("event")),
     Page("governance_auditevent_change", FOREIGN, _pk("foreign_event")),

@@ -156,7 +156,7 @@ for (const box of document.querySelectorAll("[data-live]")) {
       const now = await reply.json();
       if (state.textContent !== now.state) state.textContent = now.state;
       progress.value = now.progress;
-      if (now.state === "done" || now.state === "failed") {
+      if (now.state !== "queued" && now.state !== "running") {
         lines.replaceChildren(...now.lines.map((line) => {
           const item = document.createElement("li");
           item.textContent = line;
