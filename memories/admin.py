@@ -357,7 +357,7 @@ def _query(request: HttpRequest) -> str:
 @attention_cards
 def held_texts(request: HttpRequest) -> list[Card]:
     """Flagged texts that the reader may acknowledge."""
-    held = bounded_count(console_selectors.held_memories(sight(request), Role.REVIEWER))
+    held = console_selectors.held_memories(sight(request), Role.REVIEWER)
     url = reverse("admin:memories_memory_held")
     hint = "Flagged by screening, out of search until you have read them."
     return [Card("held memory", "held memories", held, url, hint, "warn")]
@@ -366,7 +366,7 @@ def held_texts(request: HttpRequest) -> list[Card]:
 @attention_cards
 def expiring_locks(request: HttpRequest) -> list[Card]:
     """Locks that end within days."""
-    soon = bounded_count(console_selectors.locks_expiring(sight(request)))
+    soon = console_selectors.locks_expiring(sight(request))
     url = f"{reverse('admin:memories_memory_locks')}?ends=soon"
     days = console_selectors.EXPIRING_DAYS
     labels = f"lock ends within {days} days", f"locks end within {days} days"

@@ -325,7 +325,7 @@ def pending_revisions(request: HttpRequest) -> list[Card]:
     rows = console_selectors.pending(sight(request))
     url = f"{reverse('admin:procedures_procedure_changelist')}?status=pending"
     hint = "Their runs decide whether the new graph stays."
-    return [Card("pending revision", "pending revisions", bounded_count(rows), url, hint)]
+    return [Card("pending revision", "pending revisions", rows, url, hint)]
 
 
 @attention_cards
@@ -334,7 +334,7 @@ def quarantined_procedures(request: HttpRequest) -> list[Card]:
     rows = console_selectors.procedures(sight(request)).filter(quarantined=True, memory__status="active")
     url = f"{reverse('admin:procedures_procedure_changelist')}?status=quarantined"
     labels = "quarantined procedure", "quarantined procedures"
-    return [Card(*labels, bounded_count(rows), url, "They failed too often and are not offered.", "bad")]
+    return [Card(*labels, rows, url, "They failed too often and are not offered.", "bad")]
 
 
 @namespace_count("Procedures")

@@ -34,7 +34,8 @@ def test_stored_text_is_escaped_on_every_page(cast: Cast) -> None:
     )  # fmt: skip
     answer = cast.call(
         "memory.lock", memory_key=NASTY, agent="<b>agent", user_id="<b>user", session_id="<b>session",
-        mode="read_only", reason=NASTY,
+        # A lock's reason with hidden characters is refused, for others get it to read.
+        mode="read_only", reason=NASTY.replace("\u202e", ""),
     )  # fmt: skip
     assert answer.ok, answer.body
     job = Job.objects.create(org=cast.org, namespace=cast.deploy, kind="<i>k", state="failed", error=NASTY)
