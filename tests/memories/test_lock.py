@@ -300,6 +300,7 @@ def test_a_writers_loosening_in_the_console_waits_for_an_admin(cast: Cast) -> No
     put(cast)
     lock(cast)
     assert cast.console("memory.unlock", {"memory_key": "k", "reason": "r"}, by="mate").status == 202
+    assert cast.call("memory.set", {"memory_key": "k", "value": 2}).code == "LOCKED"
 
 
 def test_a_blank_reason_loosens_nothing(cast: Cast) -> None:
