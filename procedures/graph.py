@@ -423,6 +423,23 @@ def steps_of(graph: Graph, path: Iterable[str], dead_ends: Iterable[str] = ()) -
     return [graph.by_id[id_].words for id_ in path if id_ not in hidden]
 
 
+_DERIVED = re.compile(r"s[0-9]{1,3}")
+
+
+def names_of(graph: Graph) -> list[str]:
+    """Its tools, conditions, memory keys and ids, sorted, each once; ids as a chain derives them left out.
+
+    They are read by agents as the texts are, so they are searched and screened with them.
+    """
+    found: set[str] = set()
+    for node in graph.nodes:
+        found |= {node.tool, node.memory_key}
+        if not _DERIVED.fullmatch(node.id):
+            found.add(node.id)
+    found |= {edge.condition for edge in graph.edges}
+    return sorted(found - {""})
+
+
 def branches_of(graph: Graph, path: Iterable[str], dead_ends: Iterable[str] = ()) -> list[str]:
     """The words of every other node, in declared order."""
     shown = set(path) - set(dead_ends)

@@ -34,7 +34,17 @@ from memories.services import (
 )
 from procedures import ledger
 from procedures.counting import PATH_IDS, Tally
-from procedures.graph import ID_CHARS, KEY_PREFIX, Graph, branches_of, chain, proven_path, slug, steps_of
+from procedures.graph import (
+    ID_CHARS,
+    KEY_PREFIX,
+    Graph,
+    branches_of,
+    chain,
+    names_of,
+    proven_path,
+    slug,
+    steps_of,
+)
 from procedures.selectors import (
     COLUMNS,
     Found,
@@ -134,6 +144,9 @@ def value_of(
     branches = branches_of(graph, path, flags.dead_ends)
     if branches:
         value["branches"] = branches
+    names = names_of(graph)
+    if names:
+        value["names"] = names
     if flags != NO_FLAGS:
         value["flags"] = flags.shown()
     return value
