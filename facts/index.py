@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from memories.embedders import EmbedderUnavailable, get_embedder, is_zero
 from memories.screening import screen
 
 FILL_JOB = "fact.embed"
+STRIPES = 16
 
 
 def text_of(subject: str, attribute: str, value: Any) -> str:
@@ -43,10 +45,11 @@ def add(ctx: Context, fact: Fact, namespace_id: int, vector: np.ndarray[Any, Any
     found = screen(text)
     with connection.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO facts_factposting (namespace_id, version_id, term, tf, doc_len) "
-            "SELECT %s, %s, t.term, t.tf, %s FROM unnest(%s::text[], %s::int[]) AS t (term, tf)",
-            [namespace_id, fact.id, length, terms, counts],
+            "INSERT INTO facts_factposting (namespace_id, version_id, term, tf, doc_len, owner) "
+            "SELECT %s, %s, t.term, t.tf, %s, %s FROM unnest(%s::text[], %s::int[]) AS t (term, tf)",
+            [namespace_id, fact.id, length, fact.owner, terms, counts],
         )
+        count(cursor, namespace_id, {fact.owner: (1, length)})
         if vector is None:
             fill_later(ctx, fact.id)
         elif not is_zero(vector):
@@ -69,17 +72,40 @@ def add(ctx: Context, fact: Fact, namespace_id: int, vector: np.ndarray[Any, Any
     return bool(found)
 
 
+def count(cursor: Any, namespace_id: int, more: Mapping[str, tuple[int, int]]) -> None:
+    """Count versions into the namespace's corpus: owner -> (how many, their terms in all)."""
+    owners = sorted(more)
+    cursor.execute(
+        "INSERT INTO facts_factcorpusstripe AS s (namespace_id, owner, stripe, docs, terms) "
+        "SELECT %s, o.owner, pg_backend_pid() %% %s, o.docs, o.terms "
+        "FROM unnest(%s::text[], %s::bigint[], %s::bigint[]) AS o (owner, docs, terms) "
+        "ON CONFLICT (namespace_id, owner, stripe) "
+        "DO UPDATE SET docs = s.docs + excluded.docs, terms = s.terms + excluded.terms",
+        [
+            namespace_id, STRIPES, owners, [more[owner][0] for owner in owners],
+            [more[owner][1] for owner in owners],
+        ],
+    )  # fmt: skip
+
+
 def fill_later(ctx: Context, version_id: int) -> None:
     """Leave a job that embeds the version once the embedder is back, and say so."""
     ctx.degraded.append("embedding")
     governance.job_create(ctx=ctx, kind=FILL_JOB, input={"version_ids": [version_id]})
 
 
-def copy(ctx: Context, old: int, new: int) -> None:
+def copy(ctx: Context, old: int, new: Fact, namespace_id: int) -> None:
     """Index a version whose text is that of another, flags and what was read of them included."""
     with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO facts_factposting (version_id, namespace_id, term, tf, doc_len, owner) SELECT %s, "
+            "namespace_id, term, tf, doc_len, %s FROM facts_factposting WHERE version_id = %s "
+            "RETURNING doc_len",
+            [new.id, new.owner, old],
+        )
+        length = cursor.fetchone()
+        count(cursor, namespace_id, {new.owner: (1, length[0] if length else 0)})
         for table, columns in (
-            ("facts_factposting", "namespace_id, term, tf, doc_len"),
             ("facts_factembedding", "namespace_id, embedder, dim, vector"),
             (
                 "facts_factflag",
@@ -89,11 +115,11 @@ def copy(ctx: Context, old: int, new: int) -> None:
             cursor.execute(
                 f"INSERT INTO {table} (version_id, {columns}) SELECT %s, {columns} FROM {table} "  # noqa: S608
                 "WHERE version_id = %s",
-                [new, old],
+                [new.id, old],
             )
             if table == "facts_factembedding" and cursor.rowcount == 0 and get_embedder().weight:
                 # The other one still waits for its vector, or its text has none; the job finds out.
-                governance.job_create(ctx=ctx, kind=FILL_JOB, input={"version_ids": [new]})
+                governance.job_create(ctx=ctx, kind=FILL_JOB, input={"version_ids": [new.id]})
 
 
 # Sources

@@ -25,10 +25,14 @@ from memories.selectors import decode_cursor, encode_cursor
 # One answer for what does not exist and for what this caller cannot see.
 NO_SUCH_FACT = "factId: no such fact for this caller; fact.recall shows the facts and their ids."
 HELD = "EXISTS (SELECT FROM facts_factflag f WHERE f.version_id = v.id AND f.acknowledged_at IS NULL)"
+# What was replaced may be a text that waits for a reader as well.
+_REPLACED_HELD = """v.replaced IS NOT NULL AND EXISTS (SELECT FROM facts_factflag f
+  JOIN facts_version w ON w.id = f.version_id WHERE f.acknowledged_at IS NULL
+  AND (w.id = v.made_from_id OR (w.lineage_id = v.lineage_id AND w.value = v.replaced -> 'value')))"""
 COLUMNS = f"""v.id, v.lineage_id, l.subject, l.attribute, v.owner, v.value, v.value_sha256, v.value_key,
   lower(v.valid), upper(v.valid), v.from_is_date, v.to_is_date, lower(v.known), upper(v.known), v.kind,
   v.replaced, v.sources, v.confidence, v.source_class, v.principal, v.token_prefix, v.agent, v.reason,
-  v.request_id, v.made_from_id, {HELD}"""
+  v.request_id, v.made_from_id, {HELD}, {_REPLACED_HELD}"""
 TABLES = "facts_version v JOIN facts_lineage l ON l.id = v.lineage_id"
 
 
@@ -59,6 +63,7 @@ class Fact:
     request_id: str
     made_from: int | None
     held: bool
+    replaced_held: bool = False
 
     @property
     def believed(self) -> bool:
@@ -93,7 +98,7 @@ def fact_from(row: Sequence[Any]) -> Fact:
         known_from=row[12], known_to=row[13], kind=row[14],
         replaced=None if row[15] is None else json.loads(row[15]), sources=tuple(json.loads(row[16])),
         confidence=row[17], source_class=row[18], principal=row[19], token_prefix=row[20], agent=row[21],
-        reason=row[22], request_id=row[23], made_from=row[24], held=row[25],
+        reason=row[22], request_id=row[23], made_from=row[24], held=row[25], replaced_held=row[26],
     )  # fmt: skip
 
 
@@ -147,7 +152,7 @@ def fact_place(ctx: Context, fact_id: int) -> Place:
     with connection.cursor() as cursor:
         cursor.execute(
             f"SELECT v.lineage_id, v.namespace_id, v.owner, l.subject, l.attribute FROM {TABLES} "  # noqa: S608
-            "WHERE v.id = %s AND v.namespace_id = ANY(%s) AND v.owner = ANY(%s)",
+            "WHERE v.id = %s AND v.namespace_id = ANY(%s) AND v.owner = ANY(%s) AND l.status = 'active'",
             [fact_id, list(seen), sorted({SHARED, me(ctx)})],
         )
         row = cursor.fetchone()
@@ -177,7 +182,8 @@ class Question:
 def conditions(ctx: Context, ask: Question, known_at: datetime | None) -> tuple[str, list[Any]]:
     """The WHERE fragment over `v` and `l` of a recall, and its parameters."""
     clause, params = visible("v.owner", owners(ctx, ask.user))
-    parts = ["v.namespace_id = %s", clause]
+    # What was erased has nothing left to say, at whatever known time.
+    parts = ["v.namespace_id = %s", "l.status = 'active'", clause]
     params = [ctx.namespace_id, *params]
     for column, word in (("subject", ask.subject), ("attribute", ask.attribute)):
         if word is not None:
@@ -269,9 +275,16 @@ def shown(fact: Fact, instant: datetime, known_at: datetime | None = None) -> di
         "visibility": "shared" if fact.owner == SHARED else "private",
         "confidence": fact.confidence,
         "source_class": fact.source_class,
-        "replaced": fact.replaced,
+        "replaced": _replaced(fact),
         "held": fact.held,
     }
+
+
+def _replaced(fact: Fact) -> dict[str, Any] | None:
+    """What it replaced; a text that waits for a reader is marked, as the version itself would be."""
+    if fact.replaced is None or not fact.replaced_held:
+        return fact.replaced
+    return {**fact.replaced, "held": True}
 
 
 def _state(period: Period, instant: datetime, known_to: datetime | None) -> str:

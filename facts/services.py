@@ -25,6 +25,7 @@ from facts.selectors import Fact, me, refuse_other
 from facts.words import folded, sha_of_word
 from governance.clock import iso
 from governance.locks import LockState, locked
+from governance.patterns import CATALOGUE_VERSION
 from loomsite.ops import AuditEntry, Context, Effect, OpError, invalid, not_found
 from memories.services import LOCK_IN_FORCE, canonical
 
@@ -116,11 +117,12 @@ class Writer:
         with connection.cursor() as cursor:
             cursor.execute(
                 "INSERT INTO facts_lineage (namespace_id, owner, subject, attribute, subject_sha256, "
-                "attribute_sha256, cardinality, status, version, lock_mode, lock_reason, locked_by) "
-                "VALUES (%s, %s, %s, %s, %s, %s, %s, 'active', 0, 'none', '', '') ON CONFLICT DO NOTHING",
+                "attribute_sha256, cardinality, status, version, lock_mode, lock_reason, locked_by, "
+                "screened_with) VALUES (%s, %s, %s, %s, %s, %s, %s, 'active', 0, 'none', '', '', %s) "
+                "ON CONFLICT DO NOTHING",
                 [
                     self.namespace_id, owner, subject.strip(), attribute.strip(), sha_of_word(subject),
-                    sha_of_word(attribute), cardinality,
+                    sha_of_word(attribute), cardinality, CATALOGUE_VERSION,
                 ],
             )  # fmt: skip
         made = self.find(owner, subject, attribute)
@@ -232,7 +234,7 @@ class Writer:
             False,
         )  # fmt: skip
         if draft.same_text and draft.made_from is not None:
-            index.copy(ctx, draft.made_from, fact_id)
+            index.copy(ctx, draft.made_from, fact, line.namespace_id)
             return fact
         return replace(fact, held=index.add(ctx, fact, line.namespace_id, self.vector))
 

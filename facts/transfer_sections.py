@@ -14,7 +14,8 @@ from django.db import connection
 from psycopg.types.range import TimestamptzRange
 from pydantic import AwareDatetime, Field, model_validator
 
-from facts.index import FILL_JOB, text_of
+from facts.erasure import ERASED, erased_word
+from facts.index import FILL_JOB, count, text_of
 from facts.models import Cardinality, Kind
 from facts.words import sha_of_word
 from governance import services as governance
@@ -78,7 +79,10 @@ def _free(ids: Sequence[int]) -> None:
 
 # Lineages
 
-_LINEAGE = ("id", "owner", "subject", "attribute", "cardinality", "version", "created_at", "last_known_at")
+_LINEAGE = (
+    "id", "owner", "subject", "attribute", "cardinality", "version", "created_at", "last_known_at", "status",
+    "screened_with",
+)  # fmt: skip
 
 
 class LineageRow(FileRow):
@@ -92,6 +96,19 @@ class LineageRow(FileRow):
     version: Count
     created_at: AwareDatetime
     last_known_at: AwareDatetime
+    status: Annotated[str, among(ACTIVE, ERASED)] = ACTIVE
+    screened_with: Text32 = ""
+
+    @model_validator(mode="after")
+    def _named(self) -> LineageRow:
+        """Only an erased fact has no name."""
+        if (self.status == ERASED) != (not self.subject and not self.attribute):
+            raise ValueError("a fact has a subject and an attribute, and an erased one has neither")
+        return self
+
+    def sha_of(self, text: str) -> bytes:
+        """By what a word of it is found; what was erased is found by none."""
+        return erased_word(self.lineage_id) if self.status == ERASED else sha_of_word(text)
 
 
 @section("facts", order=40)
@@ -122,14 +139,14 @@ class Facts:
         insert(
             "facts_lineage",
             (
-                *_LINEAGE, "namespace_id", "subject_sha256", "attribute_sha256", "status", "lock_mode",
-                "lock_reason", "locked_by",
+                *_LINEAGE, "namespace_id", "subject_sha256", "attribute_sha256", "lock_mode", "lock_reason",
+                "locked_by",
             ),
             [
                 [
                     row.lineage_id, row.owner, row.subject, row.attribute, row.cardinality, row.version,
-                    row.created_at, row.last_known_at, run.namespace.pk, sha_of_word(row.subject),
-                    sha_of_word(row.attribute), ACTIVE, "none", "", "",
+                    row.created_at, row.last_known_at, row.status, row.screened_with, run.namespace.pk,
+                    row.sha_of(row.subject), row.sha_of(row.attribute), "none", "", "",
                 ]
                 for row in rows
             ],
@@ -300,8 +317,10 @@ class FactVersions:
         _free([row.fact_id for _, row in rows])
         self._insert(run, [row for _, row in rows], homes)
         self._beside_stored([row for _, row in rows])
-        self._index(run.namespace, [row for _, row in rows], homes)
-        self._to_embed += [row.fact_id for _, row in rows]
+        # An erased fact has no words to be found by.
+        worded = [row for _, row in rows if homes[row.lineage_id][0]]
+        self._index(run.namespace, worded, homes)
+        self._to_embed += [row.fact_id for row in worded]
         if len(self._to_embed) >= JOB_IDS:
             self._embed(run)
 
@@ -379,21 +398,26 @@ class FactVersions:
         rows: Sequence[FactVersionRow],
         homes: dict[int, tuple[str, str, str, datetime]],
     ) -> None:
-        postings: list[tuple[int, int, str, int, int]] = []
+        postings: list[tuple[int, int, str, int, int, str]] = []
+        counted: dict[str, tuple[int, int]] = {}
         for row in rows:
             subject, attribute, *_ = homes[row.lineage_id]
             terms, counts, length = term_frequencies(text_of(subject, attribute, row.value))
             postings += [
-                (namespace.pk, row.fact_id, term, count, length)
-                for term, count in zip(terms, counts, strict=True)
+                (namespace.pk, row.fact_id, term, many, length, row.owner)
+                for term, many in zip(terms, counts, strict=True)
             ]
-        if postings:
-            with connection.cursor() as cursor:
+            docs, all_terms = counted.get(row.owner, (0, 0))
+            counted[row.owner] = docs + 1, all_terms + length
+        with connection.cursor() as cursor:
+            if postings:
                 cursor.execute(
-                    "INSERT INTO facts_factposting (namespace_id, version_id, term, tf, doc_len) "
-                    "SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::int[], %s::int[])",
+                    "INSERT INTO facts_factposting (namespace_id, version_id, term, tf, doc_len, owner) "
+                    "SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::int[], %s::int[], "
+                    "%s::text[])",
                     list(map(list, zip(*postings, strict=True))),
                 )
+            count(cursor, namespace.pk, counted)
 
     def _embed(self, run: Import) -> None:
         """Vectors are made by a job: they differ by embedder and are no part of the file."""

@@ -20,7 +20,7 @@ from loomsite.ops import AuditEntry, Context, Effect, OpError, Role, invalid, no
 from memories.analysis import title
 from memories.erasure import redact
 from memories.models import Status
-from memories.nodes import Guarded
+from memories.nodes import Guarded, acknowledged_elsewhere
 from memories.screening import acknowledge, flags_of
 from memories.selectors import SERVED, memory_get, scope
 from memories.services import (
@@ -384,6 +384,10 @@ def memory_govern(gate: Gateway, request: GovernRequest) -> dict[str, Any]:
     """Judge and, unless it is a dry run, do one governed action on exactly these rows: all or nothing."""
     if not request.dry_run:
         _require_confirmation(request)
+    if request.pattern is not None:
+        elsewhere = acknowledged_elsewhere(gate.ctx, request)
+        if elsewhere is not None:
+            return elsewhere
     rows = _named(gate, request.ids)
     flags = flags_of([row.id for row in rows]) if request.pattern is not None else {}
     shown = [_judged(gate, row, request, flags.get(row.id, [])) for row in rows]

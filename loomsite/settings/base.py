@@ -154,4 +154,5 @@ CELERY_BEAT_SCHEDULE = {
     "sweep": {"task": "governance.sweep", "schedule": float(LOOM_SWEEP_S)},
     "expire": {"task": "memories.expire_due", "schedule": float(LOOM_SWEEP_S)},
     "rescan": {"task": "memories.rescan", "schedule": float(LOOM_SWEEP_S)},
+    "rescan_facts": {"task": "facts.rescan", "schedule": float(LOOM_SWEEP_S)},
 }

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from facts.models import FactFlag, Lineage
+from facts.erasure import erase_lineages
+from facts.models import FactFlag, Lineage, Version
 from governance.models import Job, Namespace
-from governance.services import member_set_role
+from governance.services import member_set_role, system_context
 from loomsite.ops import Role
 from memories import transfer
 from memories.embedders import reset_embedder
@@ -39,7 +40,7 @@ def another_database() -> None:
     sql("SET CONSTRAINTS ALL IMMEDIATE")
     sql(
         "TRUNCATE facts_lineage, facts_version, facts_retraction, facts_factflag, facts_factposting, "
-        "facts_factembedding CASCADE"
+        "facts_factembedding, facts_factcorpusstripe CASCADE"
     )
     memories.another_database()
 
@@ -84,6 +85,15 @@ def rich(cast: Cast) -> None:
     FactFlag.objects.filter(version=read).update(
         acknowledged_by="owner", acknowledged_at="2026-01-01T00:00:00Z", acknowledge_reason="harmless"
     )
+    erase(cast, *(remember(subject, "a secret", validFrom="2020-01-01") for subject in ("Gone", "Gone too")))
+
+
+def erase(cast: Cast, *fact_ids: str) -> None:
+    """Erase the facts of these versions."""
+    ctx = system_context(org=cast.org, namespace=cast.team, op_name="erasure.request")
+    lineages = [Version.objects.get(pk=fact_id).lineage_id for fact_id in fact_ids]
+    with transaction.atomic():
+        assert erase_lineages(ctx, lineages) == lineages
 
 
 @pytest.fixture
@@ -97,8 +107,13 @@ def derived(namespace: Namespace) -> list[Any]:
     """What is computed from the rows."""
     return [
         sql(
-            "SELECT version_id, term, tf, doc_len FROM facts_factposting WHERE namespace_id = %s "
+            "SELECT version_id, term, tf, doc_len, owner FROM facts_factposting WHERE namespace_id = %s "
             "ORDER BY 1, 2",
+            [namespace.pk],
+        ),
+        sql(
+            "SELECT owner, sum(docs), sum(terms) FROM facts_factcorpusstripe WHERE namespace_id = %s "
+            "GROUP BY owner ORDER BY 1",
             [namespace.pk],
         ),
         sql(
@@ -175,7 +190,10 @@ def test_vectors_are_made_by_a_job(filled: Cast, settings: Any) -> None:
     reset_embedder()
     taken(file, filled.org)
     job = Job.objects.get(kind="fact.embed")
-    assert [(id_,) for id_ in job.input["version_ids"]] == sql("SELECT id FROM facts_version ORDER BY id")
+    assert [(id_,) for id_ in job.input["version_ids"]] == sql(
+        "SELECT v.id FROM facts_version v JOIN facts_lineage l ON l.id = v.lineage_id "
+        "WHERE l.status = 'active' ORDER BY v.id"
+    )
 
 
 DAMAGES: dict[str, tuple[str, dict[str, Any], str]] = {
