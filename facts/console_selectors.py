@@ -8,22 +8,38 @@ from datetime import datetime
 from typing import Any
 
 from django.db import connection
-from django.db.models import F, QuerySet
+from django.db.models import Case, CharField, F, QuerySet, Value, When
 
 from facts import selectors
-from facts.models import Lineage
+from facts.index import text_of
+from facts.models import FactFlag, Lineage
 from facts.picture import Area, Picture, picture
 from facts.selectors import Fact
 from facts.words import sha_of_word
 from governance.console import COUNT_LIMIT, Sight
 from governance.console import Count as BoundedCount
+from governance.models import Hold
+from governance.patterns import CATALOGUE
+from memories.console_flags import FlagView, marked
+from memories.console_selectors import IN_FORCE
 
 SHOWN = 100
 
 
 def lineages(sight: Sight) -> QuerySet[Lineage]:
-    """The facts that the user sees: those of its namespaces, private ones included and marked."""
-    return Lineage.objects.filter(sight.where()).select_related("namespace__org").annotate(row=F("pk"))
+    """The facts that the user sees: those of its namespaces, private ones included and marked.
+
+    `lock_now` is the mode in force by the database's clock.
+    """
+    return (
+        Lineage.objects.filter(sight.where(), status="active")
+        .select_related("namespace__org")
+        .annotate(
+            lock_now=Case(
+                When(IN_FORCE, then=F("lock_mode")), default=Value("none"), output_field=CharField()
+            )
+        )
+    )
 
 
 def about(rows: QuerySet[Lineage], subject: str) -> QuerySet[Lineage]:
@@ -58,6 +74,71 @@ def believed(line: Lineage, known_at: datetime | None, valid_at: datetime | None
     return selectors.fetch(where, params, "ORDER BY lower(v.valid) NULLS FIRST, v.id")
 
 
+def key_version(line: Lineage) -> int:
+    """The version by whose id the ops name this fact: the latest that its owner sees, believed ones first."""
+    (fact,) = selectors.fetch(
+        "v.lineage_id = %s AND v.owner = %s",
+        [line.pk, line.owner],
+        "ORDER BY upper_inf(v.known) DESC, v.id DESC LIMIT 1",
+    )
+    return fact.id
+
+
+def holds_of(line: Lineage) -> list[Hold]:
+    """The fact's holds, those that stand first."""
+    rows = Hold.objects.filter(node_id=line.pk, namespace=line.namespace_id)
+    return list(rows.order_by(F("released_at").desc(nulls_first=True), "-placed_at", "-id")[:100])
+
+
+def flag_views(text: str, flags: Sequence[FactFlag], since: datetime, most: int) -> list[FlagView]:
+    """What screening found in a version's text, what waits first, each with at most `most` matches shown."""
+    views = []
+    for flag in flags:
+        known = CATALOGUE.get(flag.pattern)
+        spans = [(int(start), int(end)) for start, end in flag.spans]
+        views.append(
+            FlagView(
+                flag.pattern, known.meaning if known else "", list(marked(text, spans[:most])), len(spans),
+                since, flag.acknowledged_by, flag.acknowledged_at, flag.acknowledge_reason,
+            )
+        )  # fmt: skip
+    return sorted(views, key=lambda view: (not view.is_open, view.pattern))
+
+
+def flagged(facts: Sequence[Fact], most: int = 20) -> list[tuple[Fact, list[FlagView]]]:
+    """Each flagged content among these versions once, by its latest version, with what was found."""
+    found: dict[int, list[FactFlag]] = {}
+    for flag in FactFlag.objects.filter(version__in=[fact.id for fact in facts]).order_by("pattern"):
+        found.setdefault(flag.version_id, []).append(flag)
+    by_content = {fact.value_sha256: fact for fact in facts if fact.id in found}
+    return [
+        (
+            fact,
+            flag_views(
+                text_of(fact.subject, fact.attribute, fact.value), found[fact.id], fact.known_from, most
+            ),
+        )
+        for fact in by_content.values()
+    ]
+
+
+def flags_in(line: Lineage, version: int) -> list[FlagView]:
+    """What screening found in one version of the fact."""
+    return [
+        view
+        for _, views in flagged(selectors.fetch("v.id = %s AND v.lineage_id = %s", [version, line.pk]), 50)
+        for view in views
+    ]
+
+
+def open_patterns(line: Lineage, version: int) -> list[str]:
+    """The patterns that wait for a reader in one version of the fact."""
+    rows = FactFlag.objects.filter(
+        version=version, version__lineage=line.pk, acknowledged_at__isnull=True
+    ).order_by("pattern")
+    return list(rows.values_list("pattern", flat=True))
+
+
 def drawn(facts: Sequence[Fact]) -> Picture:
     """The two-axis picture of these versions."""
     return picture(
@@ -69,6 +150,14 @@ def drawn(facts: Sequence[Fact]) -> Picture:
             for fact in facts
         ]
     )  # fmt: skip
+
+
+def step_of(picture: Picture, known_at: datetime | None) -> int:
+    """The picture's row in which an instant lies; the latest for None, the first for one before all."""
+    if known_at is None:
+        return picture.last_row
+    reached = [i for i, row in enumerate(picture.rows) if datetime.fromisoformat(row.instant) <= known_at]
+    return reached[-1] if reached else 0
 
 
 def counts_per_namespace(ids: Sequence[int]) -> dict[int, BoundedCount]:

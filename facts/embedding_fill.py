@@ -37,7 +37,8 @@ def embedding_fill(run: JobRun) -> dict[str, Any]:
 def _fill(ids: Sequence[int]) -> dict[str, Any]:
     embedder, filled = get_embedder(), 0
     facts = selectors.fetch(
-        "v.id = ANY(%s) AND l.status = 'active' AND NOT EXISTS (SELECT FROM facts_factembedding e WHERE e.version_id = v.id)",
+        "v.id = ANY(%s) AND l.status = 'active' AND NOT EXISTS "
+        "(SELECT FROM facts_factembedding e WHERE e.version_id = v.id)",
         [list(ids)],
     )
     texts = [index.text_of(fact.subject, fact.attribute, fact.value) for fact in facts]

@@ -1,0 +1,191 @@
+"""fact.recall by query: the way by index against the exact one, in time and in what they find.
+
+50,000 facts of one namespace (a hundred versions in each hundred private to one of many users, half of the
+periods over), filled in steps, in a database of this benchmark's own. At each size both ways rank the same
+questions, with and without filters, in this process; what is compared is `facts.search.ranked`, which finds
+and orders, without the pipeline around it. recall@10 is the share of the exact way's first ten that the way
+by index also has among its first ten: of the hybrid as it is served, and of the meaning alone (the graph).
+
+The sizes show where `EXACT_LIMIT` belongs.
+"""
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.common import ROOT, SEED, percentile, print_table
+from benchmarks.corpus import Corpus
+
+SERVER = False
+SIZES = (5_000, 10_000, 20_000, 50_000)
+QUESTIONS = 40
+BATCH = 2_500
+RECALL = 0.95
+ATTRIBUTES = (
+    "employer town language team role hobby car office project diet birthday manager desk phone".split()
+)
+USERS = 40
+
+
+def run(_client: httpx.Client | None, _data_dir: Path | None) -> dict[str, Any]:
+    """Milliseconds and recall@10 by size, filter and way, and whether the bar is met at the largest size."""
+    done = subprocess.run([sys.executable, "-m", "benchmarks.fact_search"], cwd=ROOT, stdout=subprocess.PIPE)
+    if done.returncode:
+        raise RuntimeError(f"the measuring process ended with {done.returncode}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    rows = [
+        [f"{int(size):,}", name, *(one[part] for part in PARTS)]
+        for size, found in result["sizes"].items()
+        for name, one in found.items()
+    ]
+    print_table("Facts found by a query, milliseconds in the process", ["facts", "filter", *PARTS], rows)
+    worst = min(
+        one[part]
+        for one in result["sizes"][str(SIZES[-1])].values()
+        for part in ("hybrid recall@10", "graph recall@10")
+    )
+    bar = f"recall@10 at {SIZES[-1]:,} facts >= {RECALL}, filtered too ({worst:.3f})"
+    return {**result, "bars": {bar: worst >= RECALL}}
+
+
+PARTS = ("exact p50", "exact p95", "index p50", "index p95", "hybrid recall@10", "graph recall@10")
+
+
+def main() -> None:
+    """Fill, measure, and print the figures as one line of JSON."""
+    from benchmarks.procedures import _database
+
+    with _database():
+        from django.db import connection
+
+        from governance.models import Namespace, Org
+        from governance.services import system_context
+
+        org = Org.objects.create(slug="bench")
+        namespace = Namespace.objects.create(org=org, slug="bench")
+        ctx = system_context(org=org, namespace=namespace, op_name="fact.recall")
+        corpus, rng, have, found = Corpus(), random.Random(SEED), 0, {}
+        for size in SIZES:
+            started = time.perf_counter()
+            while have < size:
+                _fill(namespace.pk, have, min(BATCH, size - have), corpus, rng)
+                have += BATCH
+            with connection.cursor() as cursor:
+                cursor.execute("VACUUM (ANALYZE)")
+            print(f"filled to {size:,} in {time.perf_counter() - started:.0f} s", file=sys.stderr)
+            found[str(size)] = _measured(ctx, corpus)
+            print(json.dumps(found[str(size)]), file=sys.stderr, flush=True)
+    print(json.dumps({"sizes": found}))
+
+
+def _fill(namespace: int, first: int, count: int, corpus: Corpus, rng: random.Random) -> None:
+    """Facts with their postings, vectors and statistics, by SQL; the row triggers are off meanwhile."""
+    from django.db import connection
+    from pgvector import HalfVector
+
+    from facts import index
+    from memories.analysis import term_frequencies
+    from memories.embedders import get_embedder
+
+    embedder = get_embedder()
+    rows, postings, counted, texts = [], [], dict[str, tuple[int, int]](), []
+    for number in range(first, first + count):
+        subject, attribute = f"person {number}", ATTRIBUTES[number % len(ATTRIBUTES)]
+        owner = f"user {number % USERS}" if number % 50 == 0 else "-"
+        value = corpus.text(4, 14)
+        text = index.text_of(subject, attribute, value)
+        terms, counts, length = term_frequencies(text)
+        ids = 10_000_000 + 2 * number, 10_000_001 + 2 * number
+        # Half of the periods are over.
+        rows.append((*ids, owner, subject, attribute, json.dumps(value), rng.random() < 0.5))
+        postings += [(ids[1], term, tf, length, owner) for term, tf in zip(terms, counts, strict=True)]
+        docs, all_terms = counted.get(owner, (0, 0))
+        counted[owner] = docs + 1, all_terms + length
+        texts.append(text)
+    vectors = [HalfVector(vector).to_text() for vector in embedder.embed(texts)]
+    with connection.cursor() as cursor:
+        cursor.execute("SET statement_timeout = 0")
+        cursor.execute("ALTER TABLE facts_version DISABLE TRIGGER USER")
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        cursor.execute(_LINEAGES, [namespace, *columns])
+        cursor.execute(_VERSIONS, [namespace, *columns])
+        cursor.execute(
+            "INSERT INTO facts_factposting (namespace_id, version_id, term, tf, doc_len, owner) "
+            "SELECT %s, * FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::int[], %s::text[])",
+            [namespace, *(list(column) for column in zip(*postings, strict=True))],
+        )
+        cursor.execute(
+            "INSERT INTO facts_factembedding (version_id, namespace_id, embedder, dim, vector) "
+            "SELECT u.id, %s, %s, %s, u.vector::halfvec FROM unnest(%s::bigint[], %s::text[]) "
+            "AS u (id, vector)",
+            [namespace, embedder.name, embedder.dim, [row[1] for row in rows], vectors],
+        )
+        index.count(cursor, namespace, counted)
+        cursor.execute("ALTER TABLE facts_version ENABLE TRIGGER USER")
+        cursor.execute("RESET statement_timeout")
+
+
+_ROWS = """FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::jsonb[],
+  %s::bool[]) AS u (line, version, owner, subject, attribute, value, is_over)"""
+_LINEAGES = f"""INSERT INTO facts_lineage (id, namespace_id, owner, subject, attribute, subject_sha256,
+  attribute_sha256, cardinality, status, version, lock_mode, lock_reason, locked_by)
+SELECT u.line, %s, u.owner, u.subject, u.attribute, sha256(convert_to(u.subject, 'UTF8')),
+  sha256(convert_to(u.attribute, 'UTF8')), 'one', 'active', 1, 'none', '', '' {_ROWS}"""  # noqa: S608
+_VERSIONS = f"""INSERT INTO facts_version (id, lineage_id, namespace_id, owner, value, value_sha256,
+  value_key, valid, known, from_is_date, to_is_date, kind, sources, source_class, principal, token_prefix,
+  agent, reason, request_id)
+SELECT u.version, u.line, %s, u.owner, u.value, sha256(convert_to(u.value::text, 'UTF8')), '',
+  tstzrange('2010-01-01Z', CASE WHEN u.is_over THEN timestamptz '2020-01-01Z' END),
+  tstzrange(timestamptz '2020-01-01Z' + u.version * interval '1 second', NULL), true, true, 'remember', '[]',
+  'local_tool_output', 'owner', '', '', '', '' {_ROWS}"""  # noqa: S608
+
+
+def _measured(ctx: Any, corpus: Corpus) -> dict[str, dict[str, float]]:
+    from django.db import transaction
+
+    from facts import search, selectors
+    from facts.selectors import Question
+    from memories.analysis import query_terms
+
+    now = selectors.now()
+    asked = [corpus.query() for _ in range(QUESTIONS)]
+    filters = {
+        "none": Question(),
+        "valid now": Question(valid_at=now),
+        "one attribute": Question(attribute=ATTRIBUTES[3]),
+        "of one user": Question(user="user 7"),
+    }
+    found = {}
+    for name, question in filters.items():
+        times: dict[bool, list[float]] = {True: [], False: []}
+        same = {"hybrid": 0.0, "graph": 0.0}
+        for way, terms in (("hybrid", query_terms), ("graph", lambda text: [])):
+            search.query_terms = terms
+            for text in asked:
+                tens = {}
+                for exact in (True, False):
+                    started = time.perf_counter()
+                    with transaction.atomic():
+                        ids = search.ranked(ctx, question, text, exact)
+                    if way == "hybrid":
+                        times[exact].append((time.perf_counter() - started) * 1000)
+                    tens[exact] = ids[:10]
+                same[way] += len(set(tens[True]) & set(tens[False])) / max(1, len(tens[True]))
+        search.query_terms = query_terms
+        found[name] = {
+            "exact p50": percentile(times[True], 50), "exact p95": percentile(times[True], 95),
+            "index p50": percentile(times[False], 50), "index p95": percentile(times[False], 95),
+            "hybrid recall@10": same["hybrid"] / len(asked), "graph recall@10": same["graph"] / len(asked),
+        }  # fmt: skip
+    return found
+
+
+if __name__ == "__main__":
+    main()
