@@ -49,7 +49,7 @@ def add(ctx: Context, fact: Fact, namespace_id: int, vector: np.ndarray[Any, Any
             "SELECT %s, %s, t.term, t.tf, %s, %s FROM unnest(%s::text[], %s::int[]) AS t (term, tf)",
             [namespace_id, fact.id, length, fact.owner, terms, counts],
         )
-        count(cursor, namespace_id, {fact.owner: (1, length)})
+        count(cursor, namespace_id, {fact.owner: 1})
         if vector is None:
             fill_later(ctx, fact.id)
         elif not is_zero(vector):
@@ -72,20 +72,16 @@ def add(ctx: Context, fact: Fact, namespace_id: int, vector: np.ndarray[Any, Any
     return bool(found)
 
 
-def count(cursor: Any, namespace_id: int, more: Mapping[str, tuple[int, int]]) -> None:
-    """Count versions into the namespace's corpus: owner -> (how many, their terms in all)."""
+def count(cursor: Any, namespace_id: int, more: Mapping[str, int]) -> None:
+    """Count versions into the namespace's corpus: owner -> how many."""
     owners = sorted(more)
     cursor.execute(
-        "INSERT INTO facts_factcorpusstripe AS s (namespace_id, owner, stripe, docs, terms) "
-        "SELECT %s, o.owner, pg_backend_pid() %% %s, o.docs, o.terms "
-        "FROM unnest(%s::text[], %s::bigint[], %s::bigint[]) AS o (owner, docs, terms) "
-        "ON CONFLICT (namespace_id, owner, stripe) "
-        "DO UPDATE SET docs = s.docs + excluded.docs, terms = s.terms + excluded.terms",
-        [
-            namespace_id, STRIPES, owners, [more[owner][0] for owner in owners],
-            [more[owner][1] for owner in owners],
-        ],
-    )  # fmt: skip
+        "INSERT INTO facts_factcorpusstripe AS s (namespace_id, owner, stripe, docs) "
+        "SELECT %s, o.owner, pg_backend_pid() %% %s, o.docs FROM unnest(%s::text[], %s::bigint[]) "
+        "AS o (owner, docs) ON CONFLICT (namespace_id, owner, stripe) "
+        "DO UPDATE SET docs = s.docs + excluded.docs",
+        [namespace_id, STRIPES, owners, [more[owner] for owner in owners]],
+    )
 
 
 def fill_later(ctx: Context, version_id: int) -> None:
@@ -99,12 +95,10 @@ def copy(ctx: Context, old: int, new: Fact, namespace_id: int) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO facts_factposting (version_id, namespace_id, term, tf, doc_len, owner) SELECT %s, "
-            "namespace_id, term, tf, doc_len, %s FROM facts_factposting WHERE version_id = %s "
-            "RETURNING doc_len",
+            "namespace_id, term, tf, doc_len, %s FROM facts_factposting WHERE version_id = %s",
             [new.id, new.owner, old],
         )
-        length = cursor.fetchone()
-        count(cursor, namespace_id, {new.owner: (1, length[0] if length else 0)})
+        count(cursor, namespace_id, {new.owner: 1})
         for table, columns in (
             ("facts_factembedding", "namespace_id, embedder, dim, vector"),
             (

@@ -198,7 +198,7 @@ class FactPosting(models.Model):
 
 
 class FactCorpusStripe(models.Model):
-    """How many versions of one owner a namespace has and how many terms they hold; the sum of its stripes.
+    """How many versions of one owner a namespace has: the sum of its stripes, of which one may be negative.
 
     Striped so that writers rarely meet in one row; counted by owner, so that what a caller cannot see moves
     nothing in its answers.
@@ -209,7 +209,6 @@ class FactCorpusStripe(models.Model):
     owner = models.CharField(max_length=128)
     stripe = models.SmallIntegerField()
     docs = models.BigIntegerField()
-    terms = models.BigIntegerField()
 
     def __str__(self) -> str:
         return f"{self.namespace_id} {self.owner} {self.stripe}: {self.docs}"

@@ -7,7 +7,7 @@ the same formula:
   known time and under the call's filters. It is the way of small sets, and of every question of an earlier
   known time, whose answer must never change.
 - *by index*: postings from the best score down and the HNSW graph, the filters inside both; statistics are
-  taken over all versions that the caller may see.
+  taken over all versions that the caller may see, of whatever time.
 
 Either way a hidden version moves no rank.
 """
@@ -34,7 +34,7 @@ from memories.selectors import decode_cursor, encode_cursor
 
 # A query ranks so many; the cursor carries the places of those that the page does not show.
 RANKED = 200
-# Up to so many eligible versions each is compared; more are searched by index (docs/benchmarks.md, `recall`).
+# Up to so many eligible versions each is compared; more are searched by index (see docs/benchmarks.md).
 EXACT_LIMIT = 10_000
 
 _GAIN = "idf * tf / (tf + %(k1)s * (1 - %(b)s + %(b)s * doc_len / average))"
@@ -45,6 +45,10 @@ SELECT id, near FROM (
     %(digits)s) AS rank FROM met) r
 WHERE rank > 0 ORDER BY rank DESC, id LIMIT %(ranked)s
 """
+_AVERAGE = """(SELECT coalesce(avg(d.doc_len), 1) FROM
+      (SELECT DISTINCT id, doc_len FROM matched) d)::float8"""
+_WEIGHTS = """SELECT term, average, ln(1 + (greatest(n - count(*), 0) + 0.5) / (count(*) + 0.5)) AS idf
+    FROM matched CROSS JOIN corpus GROUP BY term, average, n"""
 _EXACT = f"""
 WITH eligible AS MATERIALIZED (
     SELECT v.id FROM {selectors.TABLES} WHERE {{filters}} AND NOT {HELD}),
@@ -52,38 +56,34 @@ WITH eligible AS MATERIALIZED (
     SELECT p.version_id AS id, p.term, p.tf, p.doc_len FROM facts_factposting p JOIN eligible e
     ON e.id = p.version_id WHERE p.namespace_id = %(namespace)s AND p.term = ANY(%(terms)s)),
   corpus AS MATERIALIZED (
-    SELECT greatest(count(*), 1)::float8 AS n, (SELECT coalesce(avg(d.doc_len), 1) FROM
-      (SELECT DISTINCT id, doc_len FROM matched) d)::float8 AS average FROM eligible),
-  weights AS MATERIALIZED (
-    SELECT term, average, ln(1 + (greatest(n - count(*), 0) + 0.5) / (count(*) + 0.5)) AS idf
-    FROM matched CROSS JOIN corpus GROUP BY term, average, n),
-  keyword AS (
+    SELECT greatest(count(*), 1)::float8 AS n, {_AVERAGE} AS average FROM eligible),
+  weights AS MATERIALIZED ({_WEIGHTS}),
+  keyword AS MATERIALIZED (
     SELECT id, sum({_GAIN}) AS score FROM matched JOIN weights USING (term) GROUP BY id),
-  semantic AS (
+  keyword_leg AS MATERIALIZED (SELECT id, score FROM keyword ORDER BY score DESC, id LIMIT %(pool)s),
+  compared AS MATERIALIZED (
     SELECT e.version_id AS id, 1 - (e.vector <=> %(vector)s::halfvec) AS similarity
     FROM facts_factembedding e JOIN eligible ON eligible.id = e.version_id
-    WHERE %(vector)s IS NOT NULL AND e.embedder = %(embedder)s AND e.dim = %(dim)s
-    ORDER BY similarity DESC, e.version_id LIMIT %(pool)s),
+    WHERE %(vector)s IS NOT NULL AND e.embedder = %(embedder)s AND e.dim = %(dim)s),
+  semantic AS MATERIALIZED (SELECT id, similarity FROM compared ORDER BY similarity DESC, id LIMIT %(pool)s),
   met AS (
-    SELECT coalesce(k.id, s.id) AS id, coalesce(k.score, 0) AS score, s.similarity,
-           max(k.score) OVER () AS best, max(s.similarity) OVER () AS nearest, 0 AS near
-    FROM keyword k FULL JOIN semantic s ON s.id = k.id)
+    SELECT u.id, coalesce(k.score, 0) AS score, s.similarity, max(k.score) OVER () AS best,
+           max(s.similarity) OVER () AS nearest, 0 AS near
+    FROM (SELECT id FROM keyword_leg UNION SELECT id FROM semantic) u
+    LEFT JOIN keyword k USING (id) LEFT JOIN compared s USING (id))
 {_RANKED}"""  # noqa: S608 - fragments are constant
 # Fenced against the planner as in `memories.search`: the filters are asked from the best score down, and no
 # further than the pool is deep.
 _PASSED = f"""CROSS JOIN LATERAL (SELECT FROM {selectors.TABLES} WHERE v.id = {{id}} AND {{filters}}
     AND NOT {HELD} OFFSET 0) passed"""  # noqa: S608 - a constant fragment
 _BY_INDEX = f"""
-WITH corpus AS MATERIALIZED (
-    SELECT greatest(sum(docs), 1)::float8 AS n,
-           greatest(sum(terms)::float8 / greatest(sum(docs), 1), 1) AS average
-    FROM facts_factcorpusstripe WHERE namespace_id = %(namespace)s AND {{owner}}),
-  matched AS MATERIALIZED (
+WITH matched AS MATERIALIZED (
     SELECT version_id AS id, term, tf, doc_len FROM facts_factposting
     WHERE namespace_id = %(namespace)s AND term = ANY(%(terms)s) AND {{owner}}),
-  weights AS MATERIALIZED (
-    SELECT term, average, ln(1 + (greatest(n - count(*), 0) + 0.5) / (count(*) + 0.5)) AS idf
-    FROM matched CROSS JOIN corpus GROUP BY term, average, n),
+  corpus AS MATERIALIZED (
+    SELECT greatest(sum(docs), 1)::float8 AS n, {_AVERAGE} AS average
+    FROM facts_factcorpusstripe WHERE namespace_id = %(namespace)s AND {{owner}}),
+  weights AS MATERIALIZED ({_WEIGHTS}),
   keyword AS (
     SELECT id, sum({_GAIN}) AS score FROM matched JOIN weights USING (term) GROUP BY id),
   keyword_leg AS MATERIALIZED (

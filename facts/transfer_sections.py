@@ -5,7 +5,9 @@ Locks come after the versions, because a locked lineage takes none.
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Annotated, Any
@@ -14,7 +16,6 @@ from django.db import connection
 from psycopg.types.range import TimestamptzRange
 from pydantic import AwareDatetime, Field, model_validator
 
-from facts.erasure import ERASED, erased_word
 from facts.index import FILL_JOB, count, text_of
 from facts.models import Cardinality, Kind
 from facts.words import sha_of_word
@@ -49,7 +50,7 @@ from memories.transfer_sections import (
 CardinalityName = Annotated[str, among(*Cardinality.values)]
 KindName = Annotated[str, among(*Kind.values)]
 Share = Annotated[float, Field(ge=0, le=1)]
-ACTIVE = "active"
+ACTIVE, ERASED = "active", "redacted"
 
 
 def _plain(value: Any) -> Any:
@@ -108,7 +109,10 @@ class LineageRow(FileRow):
 
     def sha_of(self, text: str) -> bytes:
         """By what a word of it is found; what was erased is found by none."""
-        return erased_word(self.lineage_id) if self.status == ERASED else sha_of_word(text)
+        if self.status == ERASED:
+            # As the eraser writes it.
+            return hashlib.sha256(f"erased {self.lineage_id}".encode()).digest()
+        return sha_of_word(text)
 
 
 @section("facts", order=40)
@@ -399,7 +403,6 @@ class FactVersions:
         homes: dict[int, tuple[str, str, str, datetime]],
     ) -> None:
         postings: list[tuple[int, int, str, int, int, str]] = []
-        counted: dict[str, tuple[int, int]] = {}
         for row in rows:
             subject, attribute, *_ = homes[row.lineage_id]
             terms, counts, length = term_frequencies(text_of(subject, attribute, row.value))
@@ -407,8 +410,6 @@ class FactVersions:
                 (namespace.pk, row.fact_id, term, many, length, row.owner)
                 for term, many in zip(terms, counts, strict=True)
             ]
-            docs, all_terms = counted.get(row.owner, (0, 0))
-            counted[row.owner] = docs + 1, all_terms + length
         with connection.cursor() as cursor:
             if postings:
                 cursor.execute(
@@ -417,7 +418,7 @@ class FactVersions:
                     "%s::text[])",
                     list(map(list, zip(*postings, strict=True))),
                 )
-            count(cursor, namespace.pk, counted)
+            count(cursor, namespace.pk, Counter(row.owner for row in rows))
 
     def _embed(self, run: Import) -> None:
         """Vectors are made by a job: they differ by embedder and are no part of the file."""

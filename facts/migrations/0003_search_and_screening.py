@@ -35,7 +35,6 @@ class Migration(migrations.Migration):
                 ("owner", models.CharField(max_length=128)),
                 ("stripe", models.SmallIntegerField()),
                 ("docs", models.BigIntegerField()),
-                ("terms", models.BigIntegerField()),
             ],
         ),
         migrations.AddField(
