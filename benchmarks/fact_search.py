@@ -1,10 +1,11 @@
 """fact.recall by query: the way by index against the exact one, in time and in what they find.
 
-50,000 facts of one namespace (a hundred versions in each hundred private to one of many users, half of the
-periods over), filled in steps, in a database of this benchmark's own. At each size both ways rank the same
-questions, with and without filters, in this process; what is compared is `facts.search.ranked`, which finds
-and orders, without the pipeline around it. recall@10 is the share of the exact way's first ten that the way
-by index also has among its first ten: of the hybrid as it is served, and of the meaning alone (the graph).
+50,000 facts of one namespace (one in fifty private to one of forty users, half of the periods over), filled
+in steps, in a database of this benchmark's own. At each size the ways rank the same questions, with and
+without filters, in this process; measured is `facts.search.ranked`, which finds and orders, without the
+pipeline around it. `served` is the way that the size of the eligible set chooses. recall@10 is the share of
+the first ten that the statement finds by the graph among those that it finds when every vector is compared:
+of the hybrid as it is served, and of the meaning alone.
 
 The sizes show where `EXACT_LIMIT` belongs.
 """
@@ -24,8 +25,8 @@ from benchmarks.common import ROOT, SEED, percentile, print_table
 from benchmarks.corpus import Corpus
 
 SERVER = False
-SIZES = (5_000, 10_000, 50_000)
-QUESTIONS = 30
+SIZES = (10_000, 50_000)
+QUESTIONS = 25
 BATCH = 2_500
 RECALL = 0.95
 ATTRIBUTES = (
@@ -55,7 +56,7 @@ def run(_client: httpx.Client | None, _data_dir: Path | None) -> dict[str, Any]:
     return {**result, "bars": {bar: worst >= RECALL}}
 
 
-PARTS = ("exact p50", "exact p95", "index p50", "index p95", "hybrid recall@10", "graph recall@10")
+PARTS = ("exact p50", "index p50", "served p50", "served p95", "hybrid recall@10", "graph recall@10")
 
 
 def main() -> None:
@@ -158,29 +159,42 @@ def _measured(ctx: Any, corpus: Corpus) -> dict[str, dict[str, float]]:
     filters = {
         "none": Question(),
         "valid now": Question(valid_at=now),
-        "one attribute": Question(attribute=ATTRIBUTES[3]),
         "of one user": Question(user="user 7"),
+        "one attribute": Question(attribute=ATTRIBUTES[3]),
     }
+    by_index = search._BY_INDEX
+    # The same statement, which then cannot take the graph: the cast is not the one of the index.
+    compared = by_index.replace(f"(e.vector::halfvec({search.INDEXED_DIM})) <=>", "e.vector <=>")
+    assert compared != by_index
     found = {}
     for name, question in filters.items():
-        times: dict[bool, list[float]] = {True: [], False: []}
+        times: dict[str, list[float]] = {"exact": [], "index": [], "served": []}
         same = {"hybrid": 0.0, "graph": 0.0}
-        for way, terms in (("hybrid", query_terms), ("graph", lambda text: [])):
-            search.query_terms = terms
-            for text in asked:
-                tens = {}
-                for exact in (True, False):
-                    started = time.perf_counter()
-                    with transaction.atomic():
-                        ids = search.ranked(ctx, question, text, exact)
-                    if way == "hybrid":
-                        times[exact].append((time.perf_counter() - started) * 1000)
-                    tens[exact] = ids[:10]
-                same[way] += len(set(tens[True]) & set(tens[False])) / max(1, len(tens[True]))
+
+        def tens(text: str, way: str, question: Any = question, times: Any = times) -> list[int]:
+            search._BY_INDEX = compared if way == "compared" else by_index
+            exact = {"exact": True, "served": None}.get(way, False)
+            started = time.perf_counter()
+            with transaction.atomic():
+                ids: list[int] = search.ranked(ctx, question, text, exact)
+            if way in times:
+                times[way].append((time.perf_counter() - started) * 1000)
+            return ids[:10]
+
+        for text in asked:
+            for way in ("exact", "served"):
+                tens(text, way)
+            both = tens(text, "index"), tens(text, "compared")
+            same["hybrid"] += len(set(both[0]) & set(both[1])) / max(1, len(both[1]))
+        search.query_terms = lambda text: []
+        for text in asked:
+            found_by, right = tens(text, "graph"), tens(text, "compared")
+            same["graph"] += len(set(found_by) & set(right)) / max(1, len(right))
         search.query_terms = query_terms
+        search._BY_INDEX = by_index
         found[name] = {
-            "exact p50": percentile(times[True], 50), "exact p95": percentile(times[True], 95),
-            "index p50": percentile(times[False], 50), "index p95": percentile(times[False], 95),
+            "exact p50": percentile(times["exact"], 50), "index p50": percentile(times["index"], 50),
+            "served p50": percentile(times["served"], 50), "served p95": percentile(times["served"], 95),
             "hybrid recall@10": same["hybrid"] / len(asked), "graph recall@10": same["graph"] / len(asked),
         }  # fmt: skip
     return found
