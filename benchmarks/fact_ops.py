@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 
 from benchmarks.common import SEED, call, percentile, print_table
 from benchmarks.corpus import Corpus
@@ -32,10 +33,10 @@ from benchmarks.replay import Recorder, Recording, alike
 from benchmarks.wire import Wire
 
 SERVER = False
-RECORDED, ROUNDS, WARM = 40, 12, 12
+RECORDED, ROUNDS, WARM = 30, 10, 10
 BLOCK = {"fact.recall": 24, "fact.correct": 14}
 TIMES_FLOOR = {"fact.correct": 2.5}
-HIDDEN, CALLS = 200, 1_500
+HIDDEN, CALLS = 100, 1_000
 LEARNT = 0.05
 DAY = "2010-07-01"
 
@@ -46,6 +47,8 @@ def run(_client: None, _data_dir: Path | None) -> dict[str, Any]:
         where = stack.enter_context(site())
         port = free_port()
         url = stack.enter_context(running(where, web(port), port))
+        with psycopg.connect(where.database_url, autocommit=True) as link:
+            link.execute("SELECT setval('loom_node_id', 10000)")
         facts = _facts(url, where, RECORDED + 2 * (WARM + ROUNDS * BLOCK["fact.correct"]))
         print(where.python("-m", "benchmarks.fact_ops", where.token, *facts[:RECORDED]), end="")
         left = iter(facts[RECORDED:])
@@ -95,7 +98,7 @@ def _measured(op: str, where: Site, url: str, left: Iterator[str]) -> dict[str, 
         for way, send in ways.items():
             for _ in range(WARM):
                 if not send(next(inputs[way])):
-                    raise RuntimeError(f"{op} over {way} fails")
+                    raise _failed(op, way, where)
         times: dict[str, list[float]] = {way: [] for way in ways}
         for number in range(ROUNDS):
             for way in (list(ways), list(ways)[::-1])[number % 2]:
@@ -103,12 +106,17 @@ def _measured(op: str, where: Site, url: str, left: Iterator[str]) -> dict[str, 
                     payload = next(inputs[way])
                     started = time.perf_counter()
                     if not ways[way](payload):
-                        raise RuntimeError(f"{op} over {way} fails")
+                        raise _failed(op, way, where)
                     times[way].append((time.perf_counter() - started) * 1000)
     return {
         way: {"p50_ms": percentile(taken, 50), "p95_ms": percentile(taken, 95), "calls": len(taken)}
         for way, taken in times.items()
     }
+
+
+def _failed(op: str, way: str, where: Site) -> RuntimeError:
+    log = next(where.home.glob("server-*.log")).read_text(errors="replace")
+    return RuntimeError(f"{op} over {way} fails: {log[-1500:]}")
 
 
 # Hidden facts
@@ -209,7 +217,6 @@ def record() -> None:
     from django.conf import settings
     from django.db import connection
 
-    from benchmarks.record import keep_numbers_apart
     from governance import pipeline
     from governance.tenancy import Credentials
 
@@ -223,7 +230,9 @@ def record() -> None:
             raise SystemExit(f"{op} answered {answer.status}: {answer.body}")
         return recorder.recording(op, payload, answer.body)
 
-    keep_numbers_apart(connection, recorded, NAMESPACE)
+    with connection.cursor() as cursor:
+        # A parameter must not look like an id and like the audit's number; replays break its chain anyway.
+        cursor.execute("UPDATE governance_audithead SET seq = seq + 1000000")
     left = iter(facts)
     inputs = {op: _payloads(op, left, 1) for op in BLOCK}
     calls = {op: alike([recorded(op, next(inputs[op])) for _ in range(RECORDED)]) for op in BLOCK}

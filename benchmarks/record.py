@@ -38,7 +38,7 @@ def main() -> None:
             raise SystemExit(f"{op} answered {answer.status}: {answer.body}")
         return recorder.recording(op, payload, answer.body)
 
-    keep_numbers_apart(connection, call, namespace)
+    _keep_numbers_apart(connection, call, namespace)
     corpus = Corpus(seed=1)
     calls: dict[str, list[Recording]] = {"memory.get": [], "memory.search": [], "memory.set": []}
     for number in range(count):
@@ -56,7 +56,7 @@ def main() -> None:
         print(f"{op}: {len(found)} of {count} calls recorded, {len(found[0].statements)} statements")
 
 
-def keep_numbers_apart(connection: Any, call: Any, namespace: str) -> None:
+def _keep_numbers_apart(connection: Any, call: Any, namespace: str) -> None:
     """Let the audit run ahead where its numbers are near the ids: a parameter must not look like both."""
     for number in itertools.count():
         payload = {"namespace": namespace, "memory_key": f"apart/{number % 2}", "value": f"apart {number}"}
