@@ -4,7 +4,8 @@ Four steps: cycles are broken at back edges; each node is put one layer below it
 over a few layers get a narrow lane in each, so that what crosses is seen (longer ones are drawn straight, for
 their lanes would push everything apart); layers are ordered by the medians of their neighbours (Eades and
 Wormald 1994), down and up, and the ordering with the fewest crossings wins. Layers too wide for a screen are
-broken into lines at the end. Own code of this size, because it needs no compiled dependency and 500 nodes take a fraction of a second.
+broken into lines at the end. Own code of this size, because it needs no compiled dependency and 500 nodes
+take a fraction of a second.
 """
 
 from __future__ import annotations
