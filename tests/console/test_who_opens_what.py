@@ -12,6 +12,7 @@ from django.contrib.auth.models import Group
 from django.test import Client
 from django.urls import URLPattern, URLResolver, reverse
 
+from facts.console_actions import ACTIONS as FACT_ACTIONS
 from governance import administration, services
 from governance.models import AuditEvent, ErasureRequest, ImportedAudit, Job
 from loomsite.ops import Role
@@ -115,6 +116,7 @@ PAGES = [
     *(Page("memories_memory_act", MEMBERS, _and(_pk("memory"), act)) for act in ACTIONS),
     Page("memories_memory_act", ADMINS, _and(_pk("secret_memory"), "lock")),
     Page("facts_lineage_changelist", EVERYBODY),
+    *(Page("facts_lineage_act", MEMBERS, _and(_pk("fact"), act)) for act in FACT_ACTIONS),
     Page("facts_lineage_change", MEMBERS, _pk("fact")),
     Page("facts_lineage_change", ADMINS, _pk("secret_fact")),
     Page("facts_lineage_correct", MEMBERS, lambda things: [things.fact.pk, things.fact.versions.get().pk]),
