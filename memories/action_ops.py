@@ -770,7 +770,7 @@ class GovernInput(WriteInput):
     """A governed action on exactly these memories."""
 
     ids: Annotated[list[MemoryId], Field(min_length=1, max_length=MAX_ROWS)] = Field(
-        description="memory_ids, as strings or numbers."
+        description="memory_ids, as strings or numbers; for acknowledge-pattern also factIds."
     )
     action: Literal["delete", "reject", "stale", "archive", "redact", "acknowledge-pattern"] = Field(
         description="What becomes of them."

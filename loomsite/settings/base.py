@@ -175,4 +175,5 @@ CELERY_BEAT_SCHEDULE = {
     "evolve": {"task": "procedures.evolve_due", "schedule": float(LOOM_SWEEP_S)},
     "graft": {"task": "memories.graft", "schedule": float(LOOM_SWEEP_S)},
     "rescan": {"task": "memories.rescan", "schedule": float(LOOM_SWEEP_S)},
+    "rescan_facts": {"task": "facts.rescan", "schedule": float(LOOM_SWEEP_S)},
 }

@@ -148,8 +148,8 @@ def test_a_held_memory_is_acknowledged_and_then_found_by_search(visit: Visit, ca
     assert hits() == []
     visit.log_in("reviewer")
     page = visit.page
-    page.get_by_role("link", name="1 held memory").click()
-    expect(page.get_by_role("heading", name="Held memories")).to_be_visible()
+    page.get_by_role("link", name="1 held text").click()
+    expect(page.get_by_role("heading", name="Held texts")).to_be_visible()
     expect(page.locator("mark").first).to_contain_text("previous instructions")
     while page.get_by_role("link", name="Acknowledge…").count():
         page.get_by_role("link", name="Acknowledge…").first.click()
@@ -158,7 +158,7 @@ def test_a_held_memory_is_acknowledged_and_then_found_by_search(visit: Visit, ca
         page.get_by_role("button", name="I have read it").click()
         expect(page.get_by_role("status")).to_contain_text("Acknowledged")
         page.get_by_role("link", name="Held", exact=True).click()
-    expect(page.get_by_text("No memory waits for a reader")).to_be_visible()
+    expect(page.get_by_text("No text waits for a reader")).to_be_visible()
     assert hits() == ["inbox/7"]
 
 

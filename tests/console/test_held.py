@@ -136,8 +136,8 @@ def test_an_edit_meanwhile_voids_what_was_read(cast: Cast, held: Memory) -> None
 
 def test_home_counts_what_this_reader_may_acknowledge(cast: Cast, held: Memory) -> None:
     home = reverse("admin:index")
-    assert "held memory" in cast.client("reviewer").get(home).content.decode()
-    assert "held memory" not in cast.client("writer").get(home).content.decode()
+    assert "held text" in cast.client("reviewer").get(home).content.decode()
+    assert "held text" not in cast.client("writer").get(home).content.decode()
 
 
 def test_the_list_is_narrowed_by_pattern_and_namespace(cast: Cast, held: Memory) -> None:

@@ -12,6 +12,7 @@ from django.contrib.auth.models import Group
 from django.test import Client
 from django.urls import URLPattern, URLResolver, reverse
 
+from facts.console_actions import ACTIONS as FACT_ACTIONS
 from governance import administration, services
 from governance.models import AuditEvent, ErasureRequest, ImportedAudit, Job
 from loomsite.ops import Role
@@ -123,6 +124,7 @@ PAGES = [
     Page("governance_plan_refresh", (), _pk("plan"), refused=405),
     Page("governance_plan_decide", (), refused=405),
     Page("facts_lineage_changelist", EVERYBODY),
+    *(Page("facts_lineage_act", MEMBERS, _and(_pk("fact"), act)) for act in FACT_ACTIONS),
     Page("facts_lineage_change", MEMBERS, _pk("fact")),
     Page("facts_lineage_change", ADMINS, _pk("secret_fact")),
     Page("facts_lineage_correct", MEMBERS, lambda things: [things.fact.pk, things.fact.versions.get().pk]),

@@ -175,3 +175,36 @@ for (const box of document.querySelectorAll("[data-live]")) {
   };
   ask();
 }
+
+// What was believed when: a slider over the rows of the two-axis picture. Without this the form asks by date.
+for (const tools of document.querySelectorAll("[data-moment]")) {
+  const svg = tools.nextElementSibling.querySelector("svg");
+  const slider = tools.querySelector("input");
+  const says = tools.querySelector("p");
+  const field = document.getElementsByName(tools.dataset.moment)[0];
+  const rows = [...svg.querySelectorAll("[data-known]")];
+  const boxes = [...svg.querySelectorAll("[data-first]")];
+  if (rows.length < 2) continue;
+  const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
+  line.classList.add("now");
+  svg.append(line);
+  tools.hidden = false;
+  const show = () => {
+    const step = Number(slider.value);
+    const told = [];
+    for (const box of boxes) {
+      const believed = Number(box.dataset.first) <= step && step < Number(box.dataset.end);
+      box.classList.toggle("off", !believed);
+      if (believed) told.push(box.querySelector("title").textContent.split("; believed")[0]);
+    }
+    const y = Number(rows[step].getAttribute("y")) - 28;
+    for (const [name, value] of [["x1", 0], ["x2", svg.viewBox.baseVal.width], ["y1", y], ["y2", y]]) line.setAttribute(name, value);
+    says.textContent = `${rows[step].textContent} UTC: ${told.join(" · ") || "nothing"}`;
+    slider.setAttribute("aria-valuetext", `${rows[step].textContent} UTC`);
+  };
+  slider.addEventListener("input", () => {
+    field.value = rows[Number(slider.value)].dataset.known;
+    show();
+  });
+  show();
+}
