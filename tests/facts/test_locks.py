@@ -144,8 +144,10 @@ def test_a_read_only_fact_is_not_shared(cast: Cast) -> None:
     assert reply.detail["blocked"] == {"op": "fact.share", "effect": "value"}
 
 
-@pytest.mark.parametrize("body", [{"kind": "wrong", "subject": "Bo"},
-                                  {"kind": "changed", "attribute": "client", "validFrom": "2022-01-01"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [{"kind": "wrong", "subject": "Bo"}, {"kind": "changed", "attribute": "job", "validFrom": "2022-01-01"}],
+)
 def test_a_held_fact_is_not_moved_to_other_words(cast: Cast, body: dict[str, str]) -> None:
     made = remember(cast, validFrom="2020-01-01")
     cast.run("hold.add", {"memory_key": f"fact:{made['factId']}", "matter": "case 12", "reason": "court"})
