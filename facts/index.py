@@ -87,15 +87,9 @@ def flag(ctx: Context, fact: Fact, made_from: int | None = None) -> bool:
             cursor.execute(
                 "INSERT INTO facts_factflag (version_id, pattern, spans, catalogue, acknowledged_by, "
                 "acknowledged_at, acknowledge_reason) SELECT %s, %s, %s, %s, "
-<<<<<<< HEAD
-                "coalesce(f.acknowledged_by, ''), f.acknowledged_at, coalesce(f.acknowledge_reason, '') "
-                "FROM (VALUES (1)) one (row) LEFT JOIN facts_factflag f ON f.version_id = %s "
-                "AND f.pattern = %s AND f.catalogue = %s",
-=======
                 "coalesce(f.acknowledged_by, ''), f.acknowledged_at, "
                 "coalesce(f.acknowledge_reason, '') FROM (VALUES (1)) one (row) "
                 "LEFT JOIN facts_factflag f ON f.version_id = %s AND f.pattern = %s AND f.catalogue = %s",
->>>>>>> factsmerge
                 [
                     fact.id, pattern, json.dumps(spans), CATALOGUE_VERSION,
                     None if pattern in anew else made_from, pattern, CATALOGUE_VERSION,

@@ -146,14 +146,7 @@ def test_a_read_only_fact_is_not_shared(cast: Cast) -> None:
 
 @pytest.mark.parametrize(
     "body",
-<<<<<<< HEAD
-    [
-        {"kind": "wrong", "subject": "Bo"},
-        {"kind": "changed", "attribute": "client", "validFrom": "2022-01-01"},
-    ],
-=======
     [{"kind": "wrong", "subject": "Bo"}, {"kind": "changed", "attribute": "job", "validFrom": "2022-01-01"}],
->>>>>>> factsmerge
 )
 def test_a_held_fact_is_not_moved_to_other_words(cast: Cast, body: dict[str, str]) -> None:
     made = remember(cast, validFrom="2020-01-01")
