@@ -21,7 +21,7 @@ from django.db import connection, transaction
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
-from benchmarks.replay import Recording, Statement, replay
+from benchmarks.replay import Recording, Statement, named, replay
 
 FILE = "recordings.pickle"
 _turn = itertools.count()
@@ -52,13 +52,13 @@ def view(request: HttpRequest, op: str) -> HttpResponse:
     if not writes:
         replay(recording, None, _run)
     else:
-        replay_in_transaction(recording, payload["memory_key"])
+        replay_in_transaction(recording, named(payload))
     response = HttpResponse(json.dumps(recording.body), content_type="application/json")
     response["Cache-Control"] = "no-store"
     return response
 
 
-def replay_in_transaction(recording: Recording, key: str) -> None:
+def replay_in_transaction(recording: Recording, key: str | int | None) -> None:
     """The statements ahead of the transaction as they stand, the others in one."""
     block = transaction.atomic()
     entered = False

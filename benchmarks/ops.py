@@ -46,7 +46,8 @@ BLOCK = {"memory.get": 40, "memory.search": 12, "memory.set": 16}
 CLIENTS = 16
 CLIENT_ROUNDS = 4
 CLIENT_BLOCK = {"memory.get": 30, "memory.search": 6, "memory.set": 8}
-TIMES_FLOOR = {"memory.get": 2.0, "memory.search": 2.0, "memory.set": 2.5}
+TIMES_FLOOR = {"memory.get": 1.6, "memory.search": 1.6, "memory.set": 2.0}
+MCP_TIMES_REST = 1.5
 OPS = tuple(BLOCK)
 _unique = itertools.count()
 
@@ -317,6 +318,9 @@ def _bars(one: dict[str, Any], many: dict[str, Any]) -> dict[str, bool]:
     for op, times in TIMES_FLOOR.items():
         ratio = _ratio(one[op], "rest", "floor")
         bars[f"{op}: median at one client <= {times} x floor view ({ratio:.2f})"] = ratio <= times
+        if "mcp" in one[op]:
+            ratio = _ratio(one[op], "mcp", "rest")
+            bars[f"{op}: MCP <= {MCP_TIMES_REST} x REST ({ratio:.2f})"] = ratio <= MCP_TIMES_REST
     tables = [way for table in (one, many) for found in table.values() for way in found.values()]
     errors = sum(int(way["errors"]) for way in tables)
     bars[f"no errors at {CLIENTS} clients ({errors})"] = errors == 0

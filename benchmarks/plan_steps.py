@@ -9,6 +9,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import NAMESPACE
@@ -34,12 +35,25 @@ def main() -> None:
         ids = [str(row[0]) for row in cursor.fetchall()]
     steps: dict[str, Any] = {}
 
+    def backends_cpu() -> float:
+        """CPU seconds of this database's backends, where they run on this machine; else nan."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")
+            pids = [row[0] for row in cursor.fetchall()]
+        try:
+            stats = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split() for pid in pids]
+        except OSError:
+            return float("nan")
+        return sum(int(stat[11]) + int(stat[12]) for stat in stats) / os.sysconf("SC_CLK_TCK")
+
     def step(name: str, work: Callable[[], Any]) -> Any:
+        in_database = backends_cpu()
         started, cpu = time.perf_counter(), time.process_time()
         done = work()
         steps[name] = {
             "seconds": time.perf_counter() - started,
             "cpu_seconds": time.process_time() - cpu,
+            "database_cpu_seconds": backends_cpu() - in_database,
             "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         }
         return done

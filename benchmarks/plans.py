@@ -45,8 +45,15 @@ def run(_client: None, _data_dir: Path | None) -> dict[str, Any]:
 
 def _print(found: dict[str, Any]) -> None:
     rows = [
-        [f"{int(size):,}", name, step["seconds"], step.get("cpu_seconds", 0.0), step["peak_mib"]]
+        [
+            f"{int(size):,}",
+            name,
+            step["seconds"],
+            step.get("cpu_seconds", 0.0),
+            step.get("database_cpu_seconds", 0.0),
+            step["peak_mib"],
+        ]
         for size, steps in found.items()
         for name, step in steps.items()
     ]
-    print_table("Plans", ["rows", "step", "seconds", "cpu of python", "peak MiB"], rows)
+    print_table("Plans", ["rows", "step", "seconds", "cpu of python", "cpu of database", "peak MiB"], rows)

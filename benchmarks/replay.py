@@ -4,7 +4,7 @@ A recording holds every statement of one call through the pipeline, in order: th
 those of the op, those of the audit, and which of them stood in the transaction. A replay runs exactly these,
 with three kinds of parameters made anew, so that it can be repeated for ever:
 
-- *fresh*: the memory key that the call was given, wherever it stands as a parameter of its own;
+- *fresh*: the memory key or the id of the fact that the call was given, wherever it stands as a parameter;
 - *flowing*: a parameter that was equal to a column of an earlier statement's answer (the id that an INSERT
   returned, the instant that the database told, the head of the audit chain) takes that column's value of
   the replay;
@@ -21,6 +21,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+# Whole numbers up to this are versions, counts and the ids of a young database's first rows, which are alike
+# by chance; they stay as recorded.
+SMALL = 1000
 _EMPTY: list[tuple[Any, ...]] = []
 
 
@@ -73,11 +76,19 @@ class Recorder:
         answers: list[list[tuple[Any, ...]]] = []
         for statement, rows in self.noted:
             for place, value in _places(statement.params):
-                source = _source(value, answers, payload.get("memory_key"))
+                source = _source(value, answers, named(payload))
                 if source is not None:
                     statement.sources[place] = source
             answers.append(rows)
         return Recording(op, payload, _plain(body), [statement for statement, _ in self.noted])
+
+
+def named(payload: dict[str, Any]) -> str | int | None:
+    """What a call names and each call names anew: a memory by its key, a fact by its id."""
+    if "factId" in payload:
+        return int(payload["factId"])
+    key: str | None = payload.get("memory_key")
+    return key
 
 
 def alike(recordings: Iterable[Recording]) -> list[Recording]:
@@ -89,7 +100,7 @@ def alike(recordings: Iterable[Recording]) -> list[Recording]:
 
 
 def replay(
-    recording: Recording, fresh_key: str | None, run: Callable[[Statement, Any], list[tuple[Any, ...]]]
+    recording: Recording, fresh_key: str | int | None, run: Callable[[Statement, Any], list[tuple[Any, ...]]]
 ) -> None:
     """Run the statements by `run(statement, params) -> rows`; who calls opens and ends the transaction."""
     answers: list[list[tuple[Any, ...]]] = []
@@ -97,14 +108,14 @@ def replay(
         answers.append(run(statement, _filled(statement, answers, fresh_key)))
 
 
-def _filled(statement: Statement, answers: list[list[tuple[Any, ...]]], fresh_key: str | None) -> Any:
+def _filled(statement: Statement, answers: list[list[tuple[Any, ...]]], fresh_key: str | int | None) -> Any:
     if not statement.sources:
         return statement.params
     filled = dict(statement.params) if isinstance(statement.params, dict) else list(statement.params)
     for place, (kind, number, row, column) in statement.sources.items():
         if kind == "fresh":
             if fresh_key is not None:
-                filled[place] = fresh_key
+                filled[place] = _wrapped(fresh_key, statement.params[place])
         elif row < len(answers[number]):
             value = answers[number][row][column]
             filled[place] = _wrapped(value + 1 if kind == "next" else value, statement.params[place])
@@ -131,14 +142,18 @@ def _places(params: Any) -> list[tuple[Any, Any]]:
 
 
 def _source(
-    value: Any, answers: Sequence[Sequence[Sequence[Any]]], key: str | None
+    value: Any, answers: Sequence[Sequence[Sequence[Any]]], key: str | int | None
 ) -> tuple[str, int, int, int] | None:
     if key is not None and value == key and isinstance(value, str):
         return ("fresh", 0, 0, 0)
     if isinstance(value, list):
         # A column of one id repeated, as for the postings of one memory.
         value = value[0] if value and all(item == value[0] for item in value) else None
+    if isinstance(key, int) and type(value) is int and value == key:
+        return ("fresh", 0, 0, 0)
     if isinstance(value, bool) or not isinstance(value, int | bytes | datetime.datetime):
+        return None
+    if isinstance(value, int) and value <= SMALL:
         return None
     nexts = None
     for number in range(len(answers) - 1, -1, -1):
@@ -148,6 +163,6 @@ def _source(
                     continue
                 if item == value:
                     return ("flowing", number, r, c)
-                if isinstance(value, int) and value > 1000 and item + 1 == value and nexts is None:
+                if isinstance(value, int) and item + 1 == value and nexts is None:
                     nexts = ("next", number, r, c)
     return nexts

@@ -8,6 +8,7 @@ that of the file.
 """
 
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,9 @@ MODES = ("keyword", "semantic", "hybrid")
 CATEGORIES = {1: "multi-hop", 2: "time", 3: "open", 4: "single-hop"}
 KEYWORD_SLACK = 0.01
 HYBRID_GAIN = 0.01
+# Of a sentence model from a local folder; LOOM_EMBEDDER is taken to be what the server was started with.
+MODEL_GAIN = 0.04
+MODELS = ("fastembed", "sentence-transformers")
 P95_MS = 50.0
 
 Search = Callable[[str], list[str]]
@@ -62,6 +66,7 @@ def run(client: httpx.Client, data_dir: Path | None) -> dict[str, Any]:
         mode: {"p50_ms": percentile(values, 50) * 1000, "p95_ms": percentile(values, 95) * 1000}
         for mode, values in seconds.items()
     }
+    gain = MODEL_GAIN if os.environ.get("LOOM_EMBEDDER") in MODELS else HYBRID_GAIN
     baseline = max(overall["bm25"], overall["bm25 with stopwords"])
     questions = len(recalls["bm25"])
     print_table(
@@ -84,7 +89,7 @@ def run(client: httpx.Client, data_dir: Path | None) -> dict[str, Any]:
         "degraded": sorted(degraded),
         "bars": {
             f"keyword >= BM25 - {KEYWORD_SLACK}": overall["keyword"] >= baseline - KEYWORD_SLACK,
-            f"hybrid >= BM25 + {HYBRID_GAIN}": overall["hybrid"] >= baseline + HYBRID_GAIN,
+            f"hybrid >= BM25 + {gain}": overall["hybrid"] >= baseline + gain,
             f"p95 < {P95_MS:.0f} ms": all(values["p95_ms"] < P95_MS for values in latency.values()),
             "nothing degraded": not degraded,
         },

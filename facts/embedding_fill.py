@@ -46,7 +46,7 @@ def embed_versions(ids: Sequence[int], embedder: Embedder) -> int:
     """
     filled = 0
     facts = selectors.fetch(
-        "v.id = ANY(%s) AND l.status <> 'redacted' AND NOT EXISTS (SELECT FROM facts_factembedding e "
+        "v.id = ANY(%s) AND l.status = 'active' AND NOT EXISTS (SELECT FROM facts_factembedding e "
         "WHERE e.version_id = v.id AND e.embedder = %s)",
         [list(ids), embedder.name],
     )
@@ -60,7 +60,7 @@ def embed_versions(ids: Sequence[int], embedder: Embedder) -> int:
                 "INSERT INTO facts_factembedding (version_id, namespace_id, embedder, dim, vector) "
                 "SELECT v.id, v.namespace_id, %s, %s, %s::halfvec FROM facts_version v "
                 # An erasure that came between the look and the store is waited for, and then seen.
-                "JOIN facts_lineage l ON l.id = v.lineage_id WHERE v.id = %s AND l.status <> 'redacted' "
+                "JOIN facts_lineage l ON l.id = v.lineage_id WHERE v.id = %s AND l.status = 'active' "
                 "FOR SHARE OF l "
                 "ON CONFLICT DO NOTHING",
                 [embedder.name, len(vector), HalfVector(vector).to_text(), fact.id],
@@ -73,8 +73,10 @@ class FactVectors:
     """The vectors of fact versions, for `memories.reembed`."""
 
     name = "facts"
-    _LACKING = """FROM facts_version v WHERE NOT EXISTS (
-      SELECT FROM facts_factembedding e WHERE e.version_id = v.id AND e.embedder = %s)"""
+    # What was erased has no words to embed.
+    _LACKING = """FROM facts_version v JOIN facts_lineage l ON l.id = v.lineage_id
+      WHERE l.status = 'active' AND NOT EXISTS (
+        SELECT FROM facts_factembedding e WHERE e.version_id = v.id AND e.embedder = %s)"""
 
     def left(self, embedder: str) -> int:
         """See `Source.left`."""

@@ -1,4 +1,4 @@
-"""What facts bring into the ops of memories: locks and holds by `fact:<factId>`, and sources by id."""
+"""What facts bring into the ops of memories: locks and holds by `fact:<factId>`, sources, flagged texts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import connection
 
-from facts import planning
+from facts import planning, screening
 from facts.models import SHARED
 from facts.selectors import me, owners, visible
 from facts.services import LINE, line_from
@@ -24,6 +24,7 @@ def register() -> None:
     """Called once, when the app is ready."""
     nodes.register(prefix=PREFIX, find=find, guarded=guarded, seen=seen)
     planning.register()
+    nodes.register_reader(screening.acknowledge)
 
 
 def find(ctx: Context, key: str) -> Guarded | None:
@@ -33,8 +34,9 @@ def find(ctx: Context, key: str) -> Guarded | None:
         return None
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT lineage_id, encode(value_sha256, 'hex') FROM facts_version "
-            "WHERE id = %s AND namespace_id = %s AND owner = ANY(%s)",
+            "SELECT v.lineage_id, encode(v.value_sha256, 'hex') FROM facts_version v "
+            "JOIN facts_lineage l ON l.id = v.lineage_id "
+            "WHERE v.id = %s AND v.namespace_id = %s AND v.owner = ANY(%s) AND l.status = 'active'",
             [int(digits), ctx.namespace_id, [SHARED, me(ctx)]],
         )
         row = cursor.fetchone()

@@ -58,6 +58,8 @@ class Lineage(Lockable):
     created_at = models.DateTimeField(db_default=Now())
     # The known time of the last write; the next one is forced to be later.
     last_known_at = models.DateTimeField(db_default=Now())
+    # The catalogue of patterns that screened all its versions; a newer one screens them again.
+    screened_with = models.CharField(max_length=32, blank=True, default="", db_default="")
 
     class Meta:
         verbose_name = "fact"
@@ -75,6 +77,7 @@ class Lineage(Lockable):
         ]  # fmt: skip
         indexes = [
             models.Index(fields=["namespace", "attribute_sha256"], name="fact_by_attribute"),
+            models.Index(fields=["screened_with", "id"], name="fact_screened"),
             models.Index(
                 fields=["namespace", "-id"],
                 name="fact_guarded",
@@ -168,6 +171,11 @@ class FactFlag(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["version", "pattern"], name="one_fact_flag_per_pattern"),
         ]
+        indexes = [
+            models.Index(
+                fields=["version"], name="fact_flag_unread", condition=Q(acknowledged_at__isnull=True)
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.version_id} {self.pattern}"
@@ -182,9 +190,28 @@ class FactPosting(models.Model):
     version = models.ForeignKey(Version, on_delete=models.CASCADE, db_index=False)
     tf = models.IntegerField()
     doc_len = models.IntegerField()
+    # The version's owner, so that frequencies can be counted over what a caller sees without a join.
+    owner = models.CharField(max_length=128, default=SHARED)
 
     def __str__(self) -> str:
         return f"{self.term} x{self.tf}"
+
+
+class FactCorpusStripe(models.Model):
+    """How many versions of one owner a namespace has: the sum of its stripes, of which one may be negative.
+
+    Striped so that writers rarely meet in one row; counted by owner, so that what a caller cannot see moves
+    nothing in its answers.
+    """
+
+    pk = models.CompositePrimaryKey("namespace_id", "owner", "stripe")
+    namespace = models.ForeignKey(Namespace, on_delete=models.CASCADE, db_index=False)
+    owner = models.CharField(max_length=128)
+    stripe = models.SmallIntegerField()
+    docs = models.BigIntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.namespace_id} {self.owner} {self.stripe}: {self.docs}"
 
 
 class FactEmbedding(models.Model):

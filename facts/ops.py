@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from facts import index, planning, search, selectors, services
 from facts.models import SHARED
@@ -20,7 +20,6 @@ from loomsite.ops import (
     AgentText,
     Context,
     Effect,
-    OpError,
     OpInput,
     OpOutput,
     ReviewedOutput,
@@ -30,7 +29,7 @@ from loomsite.ops import (
     limits,
     op,
 )
-from loomsite.ops.schema import Count, Json
+from loomsite.ops.schema import Count, Json, field_fault, spellings
 from memories.action_ops import NeededReason
 from memories.ops import Query, Share, Value, capped_source
 from memories.pack import Item, Wanted, section
@@ -62,6 +61,21 @@ _FACT_ID = AliasChoices("factId", "fact_id")
 _SOURCES = "What it rests on: ids of documents, or node:<id> for a memory, fact or procedure of this store."
 _BOUND = "YYYY-MM-DD (the start of that day in UTC), or a timestamp with a zone."
 _CURSOR = Field(None, description="next_cursor of the page before.")
+
+
+class OneSpelling(OpInput):
+    """An input whose fields have two spellings, of which a call sends one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_spelling(cls, given: Any) -> Any:
+        """Two spellings of a field with two values: which one is meant is not guessed."""
+        if isinstance(given, dict):
+            for name, field in cls.model_fields.items():
+                sent = sorted(spellings(name, field) & given.keys())
+                if len(sent) > 1 and any(given[other] != given[sent[0]] for other in sent):
+                    raise field_fault(sent[0], f"is sent as {sent[1]} too, with another value; send one")
+        return given
 
 
 class FactShown(OpOutput):
@@ -107,7 +121,7 @@ def _sources(given: list[str] | None) -> tuple[str, ...]:
 # Remember
 
 
-class RememberInput(WriteInput):
+class RememberInput(WriteInput, OneSpelling):
     """What is so, and over which time."""
 
     subject: Word = Field(description="Who or what it is about, such as Ada Lovelace.")
@@ -124,7 +138,9 @@ class RememberInput(WriteInput):
     )
     sources: Sources | None = Field(None, description=_SOURCES)
     visibility: Literal["shared", "private"] = Field(
-        "shared", description="private: only this user_id sees it, which is then needed."
+        "shared",
+        description="private: answered only to calls for this user_id, which is then needed; people of the "
+        'namespace see it in the console, and a token bound to no user by user_id "*".',
     )
     confidence: Share | None = Field(None, description="How sure, from 0 to 1.")
     dry_run: bool = Field(False, description="Judge everything, change nothing.")
@@ -273,7 +289,7 @@ def _instant(bound: Bound | None) -> datetime | None:
 # What names one fact by its id
 
 
-class OneFact(WriteInput):
+class OneFact(WriteInput, OneSpelling):
     """Which version."""
 
     factId: FactId = Field(
@@ -282,10 +298,19 @@ class OneFact(WriteInput):
 
 
 def _locate(ctx: Context, data: Any) -> bool:
-    """Put the call where the fact is."""
+    """Put a write where the fact is."""
+    return _go(ctx, data, None)
+
+
+def _locate_past(ctx: Context, data: HistoryInput) -> bool:
+    """Put a read where the fact is: it may ask for any user's."""
+    return _go(ctx, data, data.user_id)
+
+
+def _go(ctx: Context, data: Any, user: str | None) -> bool:
     if data.factId is None:
         return False
-    place = ctx.located = selectors.fact_place(ctx, int(data.factId))
+    place = ctx.located = selectors.fact_place(ctx, int(data.factId), user)
     ctx.namespace, ctx.namespace_id, ctx.role = place.namespace, place.namespace_id, place.role
     return True
 
@@ -359,7 +384,8 @@ def _correct_vector(ctx: Context, data: CorrectInput) -> Any:
     output=CorrectOutput,
     role=Role.WRITER,
     kind="write",
-    effects=frozenset({Effect.VALUE}),
+    # Under another subject or attribute it ends the fact that it leaves.
+    effects=frozenset({Effect.VALUE, Effect.EXISTENCE}),
     scoped=False,
     locate=_locate,
     tool="memory_correct",
@@ -534,7 +560,7 @@ def fact_share(ctx: Context, data: ShareInput) -> dict[str, Any]:
 # History
 
 
-class HistoryInput(OpInput):
+class HistoryInput(OneSpelling):
     """Whose past: a fact by the id of any version, or by subject and attribute."""
 
     factId: FactId | None = Field(
@@ -544,6 +570,23 @@ class HistoryInput(OpInput):
     attribute: Word | None = Field(None, description="Together with subject, instead of factId.")
     limit: Count = Field(50, ge=1, le=limits.PAGE, description="Versions a page.")
     cursor: Cursor | None = _CURSOR
+
+    @model_validator(mode="after")
+    def _named(self) -> HistoryInput:
+        """One of the two ways to name a fact, and whole."""
+        names = {"subject": self.subject, "attribute": self.attribute}
+        if self.factId is not None:
+            for name, word in names.items():
+                if word is not None:
+                    raise field_fault(name, "goes without factId, which names the fact already")
+            return self
+        for name, word in names.items():
+            if word is None:
+                whole = all(value is None for value in names.values())
+                raise field_fault(
+                    "factId" if whole else name, "send factId, or subject and attribute together"
+                )
+        return self
 
 
 class FactHistoryOutput(OpOutput):
@@ -567,7 +610,7 @@ class FactHistoryOutput(OpOutput):
     role=Role.VIEWER,
     kind="read",
     idempotent=True,
-    locate=_locate,
+    locate=_locate_past,
     summary="Every version of a fact: what was believed when, who changed it and why.",
     text=AgentText(
         what="Lists all versions that you may see, superseded ones included, oldest known first, with the "
@@ -582,10 +625,8 @@ def fact_history(ctx: Context, data: HistoryInput) -> dict[str, Any]:
     """Read the past."""
     if data.factId is not None:
         lineages = [_place(ctx).lineage_id]
-    elif data.subject is not None and data.attribute is not None:
-        lineages = selectors.lineages_of(ctx, data.subject, data.attribute, data.user_id)
     else:
-        raise OpError("INVALID_ARGUMENT", "factId: send it, or subject and attribute together.")
+        lineages = selectors.lineages_of(ctx, data.subject or "", data.attribute or "", data.user_id)
     page, following = selectors.fact_history(ctx, lineages, data.limit, data.cursor, data.user_id)
     return {
         "found": bool(lineages),
@@ -595,12 +636,12 @@ def fact_history(ctx: Context, data: HistoryInput) -> dict[str, Any]:
     }
 
 
-@section("Facts", order=15)
+@section("Facts", order=30, share=0.25)
 def _facts(ctx: Context, wanted: Wanted) -> Iterator[Item]:
     """What is so now, by how near it is to query and situation."""
     text = " ".join(part for part in (wanted.query, wanted.situation) if part.strip())
     ask = Question(valid_at=selectors.now(), user=ctx.user_id)
-    page, _, _ = search.fact_search(ctx, ask, text, 50, None)
+    page, _, _ = search.fact_search(ctx, ask, text, 50, None, near=True)
     for fact in page:
         said = index.text_of(fact["subject"], fact["attribute"], fact["value"])
         yield Item(said, f"fact:{fact['factId']}", fact["lineageId"])

@@ -88,6 +88,11 @@ class Period:
             self.end is None or instant < self.end.instant
         )
 
+    @property
+    def instants(self) -> tuple[datetime | None, datetime | None]:
+        """Both bounds as the database takes them; None for an open one."""
+        return _at(self.start), _at(self.end)
+
     def __str__(self) -> str:
         if self.start is None and self.end is None:
             return "at all times"

@@ -42,6 +42,9 @@ class Box:
     title: str
     tone: int
     believed: bool
+    # Where the belief began and ended, as places in `Picture.rows`; one past the last: it has not ended.
+    first_row: int = 0
+    end_row: int = 0
 
     @property
     def text_x(self) -> int:
@@ -60,6 +63,8 @@ class Tick:
 
     at: int
     label: str
+    # The bound as a recall takes it.
+    instant: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,11 @@ class Picture:
     rows: Sequence[Tick]
     left: int = LEFT
     base: int = 0
+
+    @property
+    def last_row(self) -> int:
+        """The place of the latest row."""
+        return max(0, len(self.rows) - 1)
 
     @property
     def tick_y(self) -> int:
@@ -92,6 +102,7 @@ def picture(areas: Sequence[Area]) -> Picture:
     height = ROW * max(1, len(known))
     base = TOP + height
     ys = {instant: base - ROW * place for place, instant in enumerate(known)}
+    place_of = {instant: place for place, instant in enumerate(known)}
     right = LEFT + COLUMN * (len(xs) + 1)
     tones: dict[bytes, int] = {}
     boxes = []
@@ -107,11 +118,12 @@ def picture(areas: Sequence[Area]) -> Picture:
                 x1, y1, x2 - x1, ys[area.known_from] - y1, label,
                 f"{area.label}: {area.period}; believed from {_minute(area.known_from)}, {until}",
                 tones.setdefault(area.tone_of, len(tones) % TONES), area.known_to is None,
+                place_of[area.known_from], len(known) if area.known_to is None else place_of[area.known_to],
             )
         )  # fmt: skip
     return Picture(
         right + 8, base + BOTTOM, boxes, [Tick(xs[instant], valid[instant]) for instant in sorted(valid)],
-        [Tick(ys[instant], _minute(instant)) for instant in known], base=base,
+        [Tick(ys[instant], _minute(instant), instant.isoformat()) for instant in known], base=base,
     )  # fmt: skip
 
 

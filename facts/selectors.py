@@ -6,6 +6,7 @@ not shown, so that the answer never changes.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from django.db import connection
 
 from facts.models import SHARED
 from facts.periods import Bound, Period
-from facts.words import sha_of_word
+from facts.words import folded, sha_of_word
 from governance.clock import iso
 from governance.tenancy import visible_namespaces
 from loomsite.ops import Context, OpError, Role, invalid, not_found
@@ -25,10 +26,14 @@ from memories.selectors import decode_cursor, encode_cursor
 # One answer for what does not exist and for what this caller cannot see.
 NO_SUCH_FACT = "factId: no such fact for this caller; fact.recall shows the facts and their ids."
 HELD = "EXISTS (SELECT FROM facts_factflag f WHERE f.version_id = v.id AND f.acknowledged_at IS NULL)"
+# What was replaced may be a text that waits for a reader as well.
+_REPLACED_HELD = """v.replaced IS NOT NULL AND EXISTS (SELECT FROM facts_factflag f
+  JOIN facts_version w ON w.id = f.version_id WHERE f.acknowledged_at IS NULL
+  AND (w.id = v.made_from_id OR (w.lineage_id = v.lineage_id AND w.value = v.replaced -> 'value')))"""
 COLUMNS = f"""v.id, v.lineage_id, l.subject, l.attribute, v.owner, v.value, v.value_sha256, v.value_key,
   lower(v.valid), upper(v.valid), v.from_is_date, v.to_is_date, lower(v.known), upper(v.known), v.kind,
   v.replaced, v.sources, v.confidence, v.source_class, v.principal, v.token_prefix, v.agent, v.reason,
-  v.request_id, v.made_from_id, {HELD}"""
+  v.request_id, v.made_from_id, {HELD}, {_REPLACED_HELD}"""
 TABLES = "facts_version v JOIN facts_lineage l ON l.id = v.lineage_id"
 
 
@@ -59,6 +64,7 @@ class Fact:
     request_id: str
     made_from: int | None
     held: bool
+    replaced_held: bool = False
 
     @property
     def believed(self) -> bool:
@@ -67,12 +73,14 @@ class Fact:
 
     def named(self) -> dict[str, Any]:
         """The version as refusals name it."""
-        return {
+        told = {
             "factId": str(self.id),
             "value": self.value,
             "validFrom": text_of(self.period.start),
             "validTo": text_of(self.period.end),
         }
+        # A text that waits for a reader is marked.
+        return {**told, "held": True} if self.held else told
 
 
 def text_of(bound: Bound | None) -> str | None:
@@ -93,7 +101,7 @@ def fact_from(row: Sequence[Any]) -> Fact:
         known_from=row[12], known_to=row[13], kind=row[14],
         replaced=None if row[15] is None else json.loads(row[15]), sources=tuple(json.loads(row[16])),
         confidence=row[17], source_class=row[18], principal=row[19], token_prefix=row[20], agent=row[21],
-        reason=row[22], request_id=row[23], made_from=row[24], held=row[25],
+        reason=row[22], request_id=row[23], made_from=row[24], held=row[25], replaced_held=row[26],
     )  # fmt: skip
 
 
@@ -141,14 +149,18 @@ class Place:
     role: Role
 
 
-def fact_place(ctx: Context, fact_id: int) -> Place:
-    """Where the fact is, looked for in every namespace that the caller can see. OpError 404."""
+def fact_place(ctx: Context, fact_id: int, user: str | None = None) -> Place:
+    """Where the fact is, looked for in every namespace that the caller can see. OpError 404.
+
+    `user` is the user_id of a read as `owners` takes it.
+    """
     seen = {row["id"]: row for row in visible_namespaces(ctx.caller)}
+    clause, params = visible("v.owner", owners(ctx, user))
     with connection.cursor() as cursor:
         cursor.execute(
             f"SELECT v.lineage_id, v.namespace_id, v.owner, l.subject, l.attribute FROM {TABLES} "  # noqa: S608
-            "WHERE v.id = %s AND v.namespace_id = ANY(%s) AND v.owner = ANY(%s)",
-            [fact_id, list(seen), sorted({SHARED, me(ctx)})],
+            f"WHERE v.id = %s AND v.namespace_id = ANY(%s) AND {clause} AND l.status = 'active'",
+            [fact_id, list(seen), *params],
         )
         row = cursor.fetchone()
     if row is None:
@@ -173,11 +185,18 @@ class Question:
     history: bool = False
     user: str | None = None
 
+    def mark(self, query: str) -> str:
+        """What tells the cursors of this question from those of another; the known time is in the cursor."""
+        words = [None if word is None else folded(word) for word in (self.subject, self.attribute)]
+        asked = json.dumps([query, *words, iso(self.valid_at), self.history, self.user])
+        return hashlib.sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
 
 def conditions(ctx: Context, ask: Question, known_at: datetime | None) -> tuple[str, list[Any]]:
     """The WHERE fragment over `v` and `l` of a recall, and its parameters."""
     clause, params = visible("v.owner", owners(ctx, ask.user))
-    parts = ["v.namespace_id = %s", clause]
+    # What was erased has nothing left to say, at whatever known time.
+    parts = ["v.namespace_id = %s", "l.status = 'active'", clause]
     params = [ctx.namespace_id, *params]
     for column, word in (("subject", ask.subject), ("attribute", ask.attribute)):
         if word is not None:
@@ -207,8 +226,8 @@ def fact_recall(
     """
     known_at, place = ask.known_at, None
     if cursor:
-        pinned, first, id_ = decode_cursor(cursor, str, str, int)
-        known_at, place = cursor_instant(pinned), (cursor_instant(first), id_)
+        mark, pinned, first, id_ = decode_cursor(cursor, str, str, str, int)
+        known_at, place = pinned_at(ask, "", mark, pinned), (cursor_instant(first), id_)
     at = known_at or now()
     if ctx.namespace_id is None:
         return [], at, None
@@ -220,8 +239,18 @@ def fact_recall(
     page = rows[:limit]
     following = None
     if len(rows) > limit:
-        following = encode_cursor(iso(at), iso(page[-1].known_from), page[-1].id)
+        following = encode_cursor(ask.mark(""), iso(at), iso(page[-1].known_from), page[-1].id)
     return shown_all(page, at, ask.valid_at, known_at), at, following
+
+
+def pinned_at(ask: Question, query: str, mark: str, pinned: str) -> datetime:
+    """The known time of the pages before. OpError 400 where the question is not theirs."""
+    if mark != ask.mark(query):
+        raise invalid("cursor", "belongs to another question; send the filters of the page that answered it.")
+    at = cursor_instant(pinned)
+    if ask.known_at is not None and ask.known_at != at:
+        raise invalid("known_at", "differs from that of the pages before; leave it out beside a cursor.")
+    return at
 
 
 def cursor_instant(text: str) -> datetime:
@@ -269,9 +298,16 @@ def shown(fact: Fact, instant: datetime, known_at: datetime | None = None) -> di
         "visibility": "shared" if fact.owner == SHARED else "private",
         "confidence": fact.confidence,
         "source_class": fact.source_class,
-        "replaced": fact.replaced,
+        "replaced": _replaced(fact),
         "held": fact.held,
     }
+
+
+def _replaced(fact: Fact) -> dict[str, Any] | None:
+    """What it replaced; a text that waits for a reader is marked, as the version itself would be."""
+    if fact.replaced is None or not fact.replaced_held:
+        return fact.replaced
+    return {**fact.replaced, "held": True}
 
 
 def _state(period: Period, instant: datetime, known_to: datetime | None) -> str:
@@ -353,9 +389,10 @@ def lineage_versions(ctx: Context, lineages: Sequence[int]) -> list[dict[str, An
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT l.id, l.subject, l.attribute, l.cardinality, CASE WHEN NOT EXISTS (SELECT FROM "
-            "facts_version v WHERE v.lineage_id = l.id AND v.owner <> ALL(%s)) THEN l.version END "
+            "facts_version v WHERE v.lineage_id = l.id AND v.owner <> '-' AND v.owner <> %s) "
+            "THEN l.version END "
             "FROM facts_lineage l WHERE l.id = ANY(%s) ORDER BY l.id",
-            [sorted({SHARED, me(ctx)}), list(lineages)],
+            [me(ctx), list(lineages)],
         )
         return [
             {

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-from django.db import connection
+from django.db import IntegrityError, connection, transaction
 
 from facts import index, selectors
 from facts.models import SHARED, Cardinality, Kind
@@ -25,12 +25,17 @@ from facts.selectors import Fact, me, refuse_other
 from facts.words import folded, sha_of_word
 from governance.clock import iso
 from governance.locks import LockState, locked
+from governance.patterns import CATALOGUE_VERSION
 from loomsite.ops import AuditEntry, Context, Effect, OpError, invalid, not_found
 from memories.services import LOCK_IN_FORCE, canonical
 
+# So many versions in the way are looked at and named.
+NAMED = 20
+# A fact that is shared between the look and its lock is opened anew; more than so often nobody shares one.
+TRIES = 5
 NOT_CORRECTABLE = (
     "This fact cannot be corrected by you: remember a new fact instead, with visibility private, or ask a "
-    "reviewer."
+    "reviewer, who corrects it on its page in the console."
 )
 
 
@@ -110,36 +115,56 @@ class Writer:
 
     def open(self, owner: str, subject: str, attribute: str, cardinality: str) -> int:
         """The id of that lineage, made where there is none."""
-        found = self.find(owner, subject, attribute)
-        if found is not None:
-            return found
+        for _ in range(TRIES):
+            found = self.find(owner, subject, attribute)
+            if found is not None:
+                return found
+            self._make(owner, subject, attribute, cardinality)
+        raise OpError("BUSY", "The fact is being moved by others; try again.", retry_after_s=1)
+
+    def _make(self, owner: str, subject: str, attribute: str, cardinality: str) -> None:
         with connection.cursor() as cursor:
             cursor.execute(
                 "INSERT INTO facts_lineage (namespace_id, owner, subject, attribute, subject_sha256, "
-                "attribute_sha256, cardinality, status, version, lock_mode, lock_reason, locked_by) "
-                "VALUES (%s, %s, %s, %s, %s, %s, %s, 'active', 0, 'none', '', '') ON CONFLICT DO NOTHING",
+                "attribute_sha256, cardinality, status, version, lock_mode, lock_reason, locked_by, "
+                "screened_with) VALUES (%s, %s, %s, %s, %s, %s, %s, 'active', 0, 'none', '', '', %s) "
+                "ON CONFLICT DO NOTHING",
                 [
                     self.namespace_id, owner, subject.strip(), attribute.strip(), sha_of_word(subject),
-                    sha_of_word(attribute), cardinality,
+                    sha_of_word(attribute), cardinality, CATALOGUE_VERSION,
                 ],
             )  # fmt: skip
-        made = self.find(owner, subject, attribute)
-        if made is None:
-            raise OpError("BUSY", "The fact is being moved by others; try again.", retry_after_s=1)
-        return made
 
-    def believed(self, line: Line) -> list[Fact]:
-        """What the lineage holds now, by start; read after its row lock was taken."""
-        return selectors.fetch(
-            "v.lineage_id = %s AND upper_inf(v.known)", [line.id], "ORDER BY lower(v.valid) NULLS FIRST, v.id"
-        )
+    def believed(
+        self,
+        line: Line,
+        key: bytes | None = None,
+        over: Period | None = None,
+        most: int | None = None,
+        seen: bool = False,
+    ) -> list[Fact]:
+        """What the lineage holds now, by start; read after its row lock was taken.
+
+        `key`: only what stands under this `value_key`, all of a fact with one value at a time. `over`: only
+        what overlaps it. `most`: no more than so many. `seen`: only what the caller sees.
+        """
+        where = "v.lineage_id = %s AND upper_inf(v.known)"
+        params: list[Any] = [line.id]
+        if seen:
+            where, params = f"{where} AND v.owner = ANY(%s)", [*params, [SHARED, self.user]]
+        if key is not None:
+            where, params = f"{where} AND v.value_key = %s", [*params, key]
+        if over is not None:
+            where, params = f"{where} AND v.valid && tstzrange(%s, %s)", [*params, *over.instants]
+        return selectors.fetch(where, [*params, most], "ORDER BY lower(v.valid) NULLS FIRST, v.id LIMIT %s")
 
     def hides(self, line: Line) -> bool:
         """True when the lineage has versions, believed or not, that this caller cannot see."""
         with connection.cursor() as cursor:
             cursor.execute(
-                "SELECT EXISTS (SELECT FROM facts_version WHERE lineage_id = %s AND owner <> ALL(%s))",
-                [line.id, [SHARED, self.user]],
+                "SELECT EXISTS (SELECT FROM facts_version WHERE lineage_id = %s AND owner <> '-' "
+                "AND owner <> %s)",
+                [line.id, self.user],
             )
             return bool(cursor.fetchone()[0])
 
@@ -151,16 +176,13 @@ class Writer:
             name = f"fact:{fact_id}" if fact_id is not None else f"{line.subject} {line.attribute}"
             raise locked(line.lock, effect, self.ctx.op.name, name, line.id)
 
-    def require_room(
-        self, line: Line, draft: Draft, believed: Sequence[Fact], but: int | None = None
-    ) -> None:
-        """OpError 409 when another believed version stands where the draft would."""
+    def require_room(self, line: Line, draft: Draft, but: int | None = None, seen: bool = False) -> None:
+        """OpError 409 when another believed version stands where the draft would.
+
+        `seen`: only versions that the caller sees are asked.
+        """
         key = line.key_of(value_sha256(draft.value))
-        there = [
-            fact
-            for fact in believed
-            if fact.id != but and fact.value_key == key and fact.period.overlaps(draft.period)
-        ]
+        there = [fact for fact in self.believed(line, key, draft.period, NAMED, seen) if fact.id != but]
         if not there:
             return
         way_out = (
@@ -169,7 +191,7 @@ class Writer:
             else "use memory_correct (fact.correct) with that factId: kind changed when the world changed, "
             "wrong when it was never right"
         )
-        told = "; ".join(f"{fact.id} says {short(fact.value)} {fact.period}" for fact in there[:5])
+        told = "; ".join(f"{fact.id} {said(fact)} {fact.period}" for fact in there[:5])
         raise refuse_other(
             "FACT_CONFLICT",
             f"{line.subject} {line.attribute}: another believed value overlaps this period: {told}. Nothing "
@@ -232,8 +254,7 @@ class Writer:
             False,
         )  # fmt: skip
         if draft.same_text and draft.made_from is not None:
-            index.copy(ctx, draft.made_from, fact_id)
-            return fact
+            return replace(fact, held=index.copy(ctx, draft.made_from, fact, line.namespace_id))
         return replace(fact, held=index.add(ctx, fact, line.namespace_id, self.vector))
 
     def take_back(self, fact: Fact, at: datetime) -> None:
@@ -284,6 +305,11 @@ def line_from(row: Sequence[Any]) -> Line:
     return Line(id_, namespace_id, owner, subject, attribute, cardinality, version, lock)
 
 
+def said(fact: Fact) -> str:
+    """What a version says, for a message; a text that waits for a reader is not repeated in one."""
+    return "says what waits for a reader" if fact.held else f"says {short(fact.value)}"
+
+
 def short(value: Any) -> str:
     """The value's JSON in at most 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
@@ -330,13 +356,12 @@ def fact_remember(writer: Writer, ask: Remembered) -> tuple[Fact, bool]:
             lineageId=str(line.id),
             cardinality=line.cardinality,
         )
-    believed = writer.believed(line)
     draft = Draft(line, ask.owner, ask.value, ask.period, Kind.REMEMBER, ask.sources, ask.confidence)
     sha = value_sha256(ask.value)
     same = next(
         (
             fact
-            for fact in believed
+            for fact in writer.believed(line, line.key_of(sha), ask.period, NAMED)
             if fact.owner == ask.owner and fact.value_sha256 == sha and fact.period.same(ask.period)
         ),
         None,
@@ -349,11 +374,11 @@ def fact_remember(writer: Writer, ask: Remembered) -> tuple[Fact, bool]:
         _require_whole(writer, line)
         writer.require(line, Effect.VALUE, same.id)
         return _rewritten(writer, same, line, Kind.MERGE, sources=sources, confidence=confidence), False
-    seen = [fact for fact in believed if fact.owner in (SHARED, writer.user)]
-    writer.require_room(line, draft, seen)
+    writer.require_room(line, draft, seen=True)
     _require_whole(writer, line)
     if line.version:
-        writer.require(line, Effect.VALUE, believed[-1].id if believed else None)
+        there = writer.believed(line, most=1)
+        writer.require(line, Effect.VALUE, there[0].id if there else None)
     fact = writer.insert(draft, writer.tick([line]))
     writer.note(fact, None, line.version)
     return fact, False
@@ -420,18 +445,18 @@ def fact_correct(writer: Writer, ask: Correction, lineage_id: int) -> Corrected:
     elsewhere = home.id != line.id
     if not elsewhere and _is_same(fact, ask):
         return Corrected(fact, fact, fact, unchanged=True, version=line.version)
-    writer.require(line, Effect.VALUE, fact.id)
+    # What moves to another subject or attribute is no longer there: to the fact it leaves, that is an end.
+    writer.require(line, Effect.EXISTENCE if elsewhere else Effect.VALUE, fact.id)
     if elsewhere:
         _require_whole(writer, home)
         writer.require(home, Effect.VALUE, None)
     sha = value_sha256(ask.value)
     same_value = sha == fact.value_sha256
-    believed = writer.believed(line)
     kept: tuple[str, ...] = ()
     if ask.kind == "changed":
-        period, rest = _changed(writer, fact, ask, believed)
+        period, rest = _changed(writer, line, fact, ask)
     else:
-        period, kept = _wrong(fact, ask, [] if elsewhere else _neighbours(line, fact, believed))
+        period, kept = _wrong(fact, ask, [] if elsewhere else _neighbours(writer, line, fact, ask))
         rest = None
     sources = ask.sources if ask.sources is not None else (fact.sources if same_value else ())
     at_kind = Kind.CHANGED if ask.kind == "changed" else Kind.WRONG
@@ -439,7 +464,7 @@ def fact_correct(writer: Writer, ask: Correction, lineage_id: int) -> Corrected:
         home, fact.owner, ask.value, period, at_kind, sources, fact.confidence if same_value else None,
         made_from=fact.id, same_text=same_value and not elsewhere,
     )  # fmt: skip
-    writer.require_room(home, draft, writer.believed(home) if elsewhere else believed, but=fact.id)
+    writer.require_room(home, draft, but=fact.id)
     at = writer.tick([line] if not elsewhere else [line, home])
     writer.close([fact], at)
     replaced = {"value": fact.value, "kind": ask.kind, "reason": writer.ctx.reason, "at": iso(at)}
@@ -459,17 +484,26 @@ def fact_correct(writer: Writer, ask: Correction, lineage_id: int) -> Corrected:
 
 def _lines(writer: Writer, ask: Correction, lineage_id: int) -> tuple[Line, Line]:
     """The fact's lineage and the one that the new version goes to, both locked in id order."""
-    line = writer.locked([lineage_id])[lineage_id]
-    subject = line.subject if ask.subject is None else ask.subject
-    attribute = line.attribute if ask.attribute is None else ask.attribute
-    if (folded(subject), folded(attribute)) == (folded(line.subject), folded(line.attribute)):
+    with connection.cursor() as cursor:
+        # None of this ever changes, so it is read before the lock: which rows to lock depends on it.
+        cursor.execute(
+            "SELECT l.subject, l.attribute, l.cardinality, v.owner FROM facts_version v "
+            "JOIN facts_lineage l ON l.id = v.lineage_id WHERE v.id = %s",
+            [ask.fact_id],
+        )
+        subject, attribute, cardinality, owner = cursor.fetchone()
+    wanted = (subject if ask.subject is None else ask.subject,
+              attribute if ask.attribute is None else ask.attribute)  # fmt: skip
+    if tuple(map(folded, wanted)) == (folded(subject), folded(attribute)):
+        line = writer.locked([lineage_id])[lineage_id]
         return line, line
-    owner = next(iter(selectors.fetch("v.id = %s", [ask.fact_id]))).owner
-    home_id = writer.open(owner, subject, attribute, line.cardinality)
-    home = writer.locked([home_id])[home_id]
-    if home.owner != owner:
-        raise OpError("BUSY", "The fact is being moved by others; try again.", retry_after_s=1)
-    return line, home
+    for _ in range(TRIES):
+        home_id = writer.open(owner, *wanted, cardinality)
+        lines = writer.locked([lineage_id, home_id])
+        if lines[home_id].owner == owner:
+            return lines[lineage_id], lines[home_id]
+        # It was shared between the look and the lock; under these words nobody has a private one yet.
+    raise OpError("BUSY", "The fact is being moved by others; try again.", retry_after_s=1)
 
 
 def _standing(writer: Writer, line: Line, fact_id: int, expected_version: int | None) -> Fact:
@@ -491,7 +525,7 @@ def _standing(writer: Writer, line: Line, fact_id: int, expected_version: int | 
 
 
 def _superseded(writer: Writer, line: Line, fact: Fact) -> OpError:
-    now_there = [other for other in writer.believed(line) if other.period.overlaps(fact.period)]
+    now_there = writer.believed(line, over=fact.period, most=NAMED)
     if not now_there:
         moved = selectors.fetch("v.made_from_id = %s AND upper_inf(v.known)", [fact.id])
         now_there = [other for other in moved if other.owner in (SHARED, writer.user)]
@@ -522,7 +556,7 @@ def _is_same(fact: Fact, ask: Correction) -> bool:
     return same_start and same_end
 
 
-def _changed(writer: Writer, fact: Fact, ask: Correction, believed: Sequence[Fact]) -> tuple[Period, Period]:
+def _changed(writer: Writer, line: Line, fact: Fact, ask: Correction) -> tuple[Period, Period]:
     """The period of the new value, and what stays of the old one."""
     day, start, end = ask.start, fact.period.start, fact.period.end
     if day is None:
@@ -542,11 +576,11 @@ def _changed(writer: Writer, fact: Fact, ask: Correction, believed: Sequence[Fac
     if start is not None and day.instant < start.instant:
         there = [
             other
-            for other in believed
-            if other.period.holds(day.instant) and other.value_key in (fact.value_key, b"")
+            for other in writer.believed(line, fact.value_key, Period(day, start), NAMED)
+            if other.period.holds(day.instant)
         ]
         hint = (
-            f"at {day} it is {there[0].id} that holds ({short(there[0].value)}); correct that one"
+            f"at {day} it is {there[0].id} that holds and {said(there[0])}; correct that one"
             if there
             else f"no version holds at {day}; remember a new fact for the time before, or use kind=wrong "
             "with this validFrom if the date itself is wrong"
@@ -570,9 +604,11 @@ def _changed(writer: Writer, fact: Fact, ask: Correction, believed: Sequence[Fac
     return Period(day, earlier(ask.end, end)), Period(start, day)
 
 
-def _neighbours(line: Line, fact: Fact, believed: Sequence[Fact]) -> list[Period]:
-    """The other periods of the lineage; of `many`, those of the same value."""
-    return [other.period for other in believed if other.id != fact.id and other.value_key == fact.value_key]
+def _neighbours(writer: Writer, line: Line, fact: Fact, ask: Correction) -> list[Period]:
+    """The other periods of the lineage, where a date is given; of `many`, those of the same value."""
+    if ask.start is None and ask.end is None:
+        return []
+    return [other.period for other in writer.believed(line, fact.value_key) if other.id != fact.id]
 
 
 def _wrong(fact: Fact, ask: Correction, neighbours: Sequence[Period]) -> tuple[Period, tuple[str, ...]]:
@@ -583,12 +619,16 @@ def _wrong(fact: Fact, ask: Correction, neighbours: Sequence[Period]) -> tuple[P
         given = "validFrom" if ask.start is not None else "validTo"
         raise invalid(given, f"{error}: the version holds {fact.period}; send the other date too.") from error
     if not isinstance(found, Refitted):
-        given = "validFrom" if ask.start is not None else "validTo"
+        given = "validTo" if ask.start is None or (ask.end and _follows(found, fact.period)) else "validFrom"
         raise invalid(
             given,
             f"would cross the neighbour that holds {found}; correct that one first, or give a date up to it.",
         )
     return found.period, found.kept
+
+
+def _follows(one: Period, other: Period) -> bool:
+    return one.start is not None and other.end is not None and one.start.instant >= other.end.instant
 
 
 # Retract and share
@@ -666,8 +706,7 @@ def fact_share(writer: Writer, fact_id: int, lineage_id: int) -> tuple[list[Fact
     writer.require(line, Effect.VALUE, fact.id)
     at = writer.tick([line])
     if line.owner != SHARED:
-        with connection.cursor() as cursor:
-            cursor.execute("UPDATE facts_lineage SET owner = %s WHERE id = %s", [SHARED, line.id])
+        _let_everybody_own(writer, line)
     writer.close(moving, at)
     fresh = []
     for other in moving:
@@ -681,6 +720,16 @@ def fact_share(writer: Writer, fact_id: int, lineage_id: int) -> tuple[list[Fact
     named = next((new for new, old in zip(fresh, moving, strict=True) if old.id == fact_id), fresh[0])
     writer.note(named, fact, line.version)
     return fresh, named, line.version + 1
+
+
+def _let_everybody_own(writer: Writer, line: Line) -> None:
+    """Move the lineage. OpError 409 where a shared one was made since the look: the key refuses a second."""
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("UPDATE facts_lineage SET owner = %s WHERE id = %s", [SHARED, line.id])
+    except IntegrityError:
+        _require_nothing_shared(writer, line)
+        raise
 
 
 def _require_nothing_shared(writer: Writer, line: Line) -> None:

@@ -1,11 +1,19 @@
-"""Job handlers: a few lines that call a service."""
+"""Celery tasks and job handlers: a few lines that call a service."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from facts import embedding_fill, index
+from celery import shared_task
+
+from facts import embedding_fill, index, screening
 from governance.jobs import JobRun, job
+
+
+@shared_task(name="facts.rescan")
+def rescan() -> None:
+    """Screen again what an older catalogue of patterns screened."""
+    screening.rescan()
 
 
 @job(index.FILL_JOB)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from django.db import connection
 from psycopg.types.range import TimestamptzRange
 from pydantic import AwareDatetime, Field, model_validator
 
-from facts.index import FILL_JOB, text_of
+from facts.index import FILL_JOB, count, text_of
 from facts.models import Cardinality, Kind
 from facts.words import sha_of_word
 from governance import services as governance
@@ -49,8 +50,7 @@ from memories.transfer_sections import (
 CardinalityName = Annotated[str, among(*Cardinality.values)]
 KindName = Annotated[str, among(*Kind.values)]
 Share = Annotated[float, Field(ge=0, le=1)]
-ACTIVE = "active"
-ERASED = "redacted"
+ACTIVE, ERASED = "active", "redacted"
 
 
 def _plain(value: Any) -> Any:
@@ -80,7 +80,10 @@ def _free(ids: Sequence[int]) -> None:
 
 # Lineages
 
-_LINEAGE = ("id", "owner", "subject", "attribute", "cardinality", "version", "created_at", "last_known_at")
+_LINEAGE = (
+    "id", "owner", "subject", "attribute", "cardinality", "version", "created_at", "last_known_at", "status",
+    "screened_with",
+)  # fmt: skip
 
 
 class LineageRow(FileRow):
@@ -94,14 +97,22 @@ class LineageRow(FileRow):
     version: Count
     created_at: AwareDatetime
     last_known_at: AwareDatetime
+    status: Annotated[str, among(ACTIVE, ERASED)] = ACTIVE
+    screened_with: Text32 = ""
 
+    @model_validator(mode="after")
+    def _named(self) -> LineageRow:
+        """Only an erased fact has no name."""
+        if (self.status == ERASED) != (not self.subject and not self.attribute):
+            raise ValueError("a fact has a subject and an attribute, and an erased one has neither")
+        return self
 
-def _hashes(row: LineageRow) -> tuple[bytes, bytes]:
-    """Of subject and attribute; of an erased fact, which nobody finds by words, the same that erased it."""
-    if row.subject:
-        return sha_of_word(row.subject), sha_of_word(row.attribute)
-    nobody = hashlib.sha256(f"erased {row.lineage_id}".encode()).digest()
-    return nobody, nobody
+    def sha_of(self, text: str) -> bytes:
+        """By what a word of it is found; what was erased is found by none."""
+        if self.status == ERASED:
+            # As the eraser writes it.
+            return hashlib.sha256(f"erased {self.lineage_id}".encode()).digest()
+        return sha_of_word(text)
 
 
 @section("facts", order=40)
@@ -132,14 +143,14 @@ class Facts:
         insert(
             "facts_lineage",
             (
-                *_LINEAGE, "namespace_id", "subject_sha256", "attribute_sha256", "status", "lock_mode",
-                "lock_reason", "locked_by",
+                *_LINEAGE, "namespace_id", "subject_sha256", "attribute_sha256", "lock_mode", "lock_reason",
+                "locked_by",
             ),
             [
                 [
                     row.lineage_id, row.owner, row.subject, row.attribute, row.cardinality, row.version,
-                    row.created_at, row.last_known_at, run.namespace.pk, *_hashes(row),
-                    ACTIVE if row.subject else ERASED, "none", "", "",
+                    row.created_at, row.last_known_at, row.status, row.screened_with, run.namespace.pk,
+                    row.sha_of(row.subject), row.sha_of(row.attribute), "none", "", "",
                 ]
                 for row in rows
             ],
@@ -310,8 +321,10 @@ class FactVersions:
         _free([row.fact_id for _, row in rows])
         self._insert(run, [row for _, row in rows], homes)
         self._beside_stored([row for _, row in rows])
-        self._index(run.namespace, [row for _, row in rows], homes)
-        self._to_embed += [row.fact_id for _, row in rows]
+        # An erased fact has no words to be found by.
+        worded = [row for _, row in rows if homes[row.lineage_id][0]]
+        self._index(run.namespace, worded, homes)
+        self._to_embed += [row.fact_id for row in worded]
         if len(self._to_embed) >= JOB_IDS:
             self._embed(run)
 
@@ -389,23 +402,25 @@ class FactVersions:
         rows: Sequence[FactVersionRow],
         homes: dict[int, tuple[str, str, str, datetime]],
     ) -> None:
-        postings: list[tuple[int, int, str, int, int]] = []
+        postings: list[tuple[int, int, str, int, int, str]] = []
         for row in rows:
             subject, attribute, *_ = homes[row.lineage_id]
             if not subject:
                 continue
             terms, counts, length = term_frequencies(text_of(subject, attribute, row.value))
             postings += [
-                (namespace.pk, row.fact_id, term, count, length)
-                for term, count in zip(terms, counts, strict=True)
+                (namespace.pk, row.fact_id, term, many, length, row.owner)
+                for term, many in zip(terms, counts, strict=True)
             ]
-        if postings:
-            with connection.cursor() as cursor:
+        with connection.cursor() as cursor:
+            if postings:
                 cursor.execute(
-                    "INSERT INTO facts_factposting (namespace_id, version_id, term, tf, doc_len) "
-                    "SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::int[], %s::int[])",
+                    "INSERT INTO facts_factposting (namespace_id, version_id, term, tf, doc_len, owner) "
+                    "SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::int[], %s::int[], "
+                    "%s::text[])",
                     list(map(list, zip(*postings, strict=True))),
                 )
+            count(cursor, namespace.pk, Counter(row.owner for row in rows))
 
     def _embed(self, run: Import) -> None:
         """Vectors are made by a job: they differ by embedder and are no part of the file."""

@@ -16,6 +16,7 @@ from governance.console import bounded_count, counts_by_namespace, keyset, sight
 from governance.console_forms import RoleForm, TokenForm
 from governance.console_pages import SUGGESTIONS, AdminsOnly, PageAdmin, cursor_of
 from governance.people_forms import NamespaceForm
+from governance.policy_pages import policy_page
 from loomsite.ops import OpError, Role
 
 ROLE_WORDS = (
@@ -30,8 +31,12 @@ class NamespaceAdmin(PageAdmin):
     """Namespaces, their members, roles and tokens."""
 
     def get_urls(self) -> list[URLPattern]:
-        """The list, the page, and the form for a new one."""
-        return [self.route("new/", self.make, "new"), *super().get_urls()]
+        """The list, the page, its policy, and the form for a new one."""
+        return [
+            self.route("new/", self.make, "new"),
+            self.route("<int:pk>/policy/", policy_page(self), "policy"),
+            *super().get_urls(),
+        ]
 
     def list_page(self, request: HttpRequest) -> HttpResponse:
         """The namespaces that the reader sees, by name, with counts and the reader's role."""

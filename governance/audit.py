@@ -22,12 +22,13 @@ from typing import Any
 from django.conf import settings
 from django.db import connection, transaction
 
+from governance.copying import copy_rows
 from loomsite.ops import AuditEntry, Context
 
 log = logging.getLogger("loomsite.audit")
+# From so many rows on they are written by COPY.
+BULK = 8
 GENESIS = bytes(32)
-# Rows that one statement writes, so that a change of ten thousand is no single statement of megabytes.
-PIECE = 1000
 _COLUMNS = (
     "org_id", "seq", "at", "namespace", "principal", "token_prefix", "agent", "user_id", "session_id",
     "run_id", "door", "op", "target", "before_version", "after_version", "before_sha256", "after_sha256",
@@ -90,13 +91,8 @@ def append(ctx: Context, entries: Sequence[AuditEntry]) -> None:
             )
             row = cursor.fetchone()
         seq, head, now = row[0], bytes(row[1]), row[2]
-        marks = "(" + ",".join(["%s"] * len(_COLUMNS)) + ")"
-        insert = f"INSERT INTO governance_auditevent ({','.join(_COLUMNS)}) VALUES "  # noqa: S608
-        rows: list[Any] = []
+        rows: list[list[Any]] = []
         for entry in entries:
-            if len(rows) == PIECE * len(_COLUMNS):
-                cursor.execute(insert + ",".join([marks] * PIECE), rows)  # constant names and marks
-                rows = []
             seq += 1
             event = _event(ctx, entry, seq, now)
             # Hash what the database will give back: tuples as lists, keys as strings.
@@ -105,15 +101,26 @@ def append(ctx: Context, entries: Sequence[AuditEntry]) -> None:
             event["prev_hash"] = head
             head = event["hash"] = link(head, event)
             event["detail"] = detail
-            rows.extend(event[name] for name in _COLUMNS)
-        cursor.execute(
-            "WITH head AS (UPDATE governance_audithead SET seq = %s, hash = %s WHERE org_id = %s) "  # noqa: S608
-            + insert
-            + ",".join([marks] * (len(rows) // len(_COLUMNS))),
-            [seq, head, org_id, *rows],
-        )
+            rows.append([event[name] for name in _COLUMNS])
+        if len(rows) >= BULK:
+            cursor.execute(
+                "UPDATE governance_audithead SET seq = %s, hash = %s WHERE org_id = %s", [seq, head, org_id]
+            )
+            copy_rows(cursor, "governance_auditevent", ",".join(_COLUMNS), rows)
+        else:
+            _insert(cursor, rows, [seq, head, org_id])
     # Robust: what is committed must not be answered as a failure.
     transaction.on_commit(lambda: anchor(org_id, seq, head), robust=True)
+
+
+def _insert(cursor: Any, rows: list[list[Any]], head: list[Any]) -> None:
+    """A few rows and the new head (seq, hash, org) in one statement."""
+    marks = "(" + ",".join(["%s"] * len(_COLUMNS)) + ")"
+    cursor.execute(
+        "WITH head AS (UPDATE governance_audithead SET seq = %s, hash = %s WHERE org_id = %s) "  # noqa: S608
+        f"INSERT INTO governance_auditevent ({','.join(_COLUMNS)}) VALUES " + ",".join([marks] * len(rows)),
+        [*head, *(value for row in rows for value in row)],
+    )
 
 
 def _event(ctx: Context, entry: AuditEntry, seq: int, now: datetime) -> dict[str, Any]:

@@ -384,7 +384,9 @@ def _load(stream: _In, header: dict[str, Any], progress: Progress) -> Done:
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         for table in present:
             cursor.execute(f"ALTER TABLE {_quoted(table)} DISABLE TRIGGER USER")
-        cursor.execute(f"TRUNCATE {', '.join(map(_quoted, [*present, 'django_session']))}")
+        known = set(connection.introspection.table_names(cursor))
+        emptied = [*present, *sorted((LEFT_OUT - {"django_migrations"}) & known)]
+        cursor.execute(f"TRUNCATE {', '.join(map(_quoted, emptied))}")
     while True:
         content = stream.line()
         if "sequences" in content:

@@ -194,4 +194,4 @@ def parked_erasures(request: HttpRequest) -> list[Card]:
     rows = compliance_selectors.erasures(sight(request)).filter(state__in=["parked", "failed"])
     url = reverse("admin:governance_erasurerequest_changelist")
     hint = "A hold or lock stands in their way; nothing was erased."
-    return [Card("erasure waits", "erasures wait", bounded_count(rows), f"{url}?state=parked", hint, "warn")]
+    return [Card("erasure waits", "erasures wait", rows, f"{url}?state=parked", hint, "warn")]

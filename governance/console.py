@@ -7,11 +7,11 @@ organisation, everybody else the namespaces on which they or a group of theirs h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from django.core.exceptions import ValidationError
+from django.core.exceptions import EmptyResultSet, ValidationError
 from django.db import connection, models
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
@@ -141,6 +141,26 @@ def bounded_count(rows: QuerySet[Any], limit: int = COUNT_LIMIT) -> Count:
     return Count(min(number, limit), number > limit)
 
 
+def bounded_counts(lists: Sequence[QuerySet[Any]], limit: int = COUNT_LIMIT) -> list[Count]:
+    """`bounded_count` of each, in one statement for all."""
+    parts: list[str] = []
+    params: list[Any] = []
+    for rows in lists:
+        try:
+            sql, given = rows.order_by().values("pk")[: limit + 1].query.sql_with_params()
+        except EmptyResultSet:
+            parts.append("0")
+        else:
+            parts.append(f"(SELECT count(*) FROM ({sql}) counted)")  # noqa: S608 - Django's own, with marks
+            params.extend(given)
+    if not parts:
+        return []
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT " + ", ".join(parts), params)
+        numbers = cursor.fetchone()
+    return [Count(min(number, limit), number > limit) for number in numbers]
+
+
 @dataclass(frozen=True)
 class Page:
     """One page of a list, and the cursor of the next one."""
@@ -208,11 +228,14 @@ def _behind(names: Sequence[str], values: Sequence[Any], than: str) -> Q:
 
 @dataclass(frozen=True)
 class Card:
-    """A number on the home page that leads to its list; `one` and `many` are its words."""
+    """A number on the home page that leads to its list; `one` and `many` are its words.
+
+    Given rows instead of a number, they are counted with those of all other cards at once.
+    """
 
     one: str
     many: str
-    number: Count
+    number: Count | QuerySet[Any]
     url: str
     hint: str = ""
     tone: str = ""
@@ -236,7 +259,13 @@ def attention_cards(source: HomeCards) -> HomeCards:
 
 def all_attention(request: HttpRequest) -> list[Card]:
     """Every app's cards, those without a number left out."""
-    return [card for source in _attention for card in source(request) if card.number]
+    cards = [card for source in _attention for card in source(request)]
+    lists = [card.number for card in cards if isinstance(card.number, QuerySet)]
+    counts = iter(bounded_counts(lists))
+    counted = [
+        replace(card, number=next(counts)) if isinstance(card.number, QuerySet) else card for card in cards
+    ]
+    return [card for card in counted if card.number]
 
 
 def namespace_count(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db import connection
 
+from governance import plans
 from governance.erasure import Found, Person, Run, eraser, id_texts
 
 # Every scalar of a JSON document that equals one of these ids, as a text or as a number.
@@ -54,3 +55,24 @@ class Jobs:
                 {"org": run.person.org_id, "ids": id_texts(mentions)},
             )
             return {"jobs": cursor.rowcount}
+
+
+@eraser("plans", order=85)
+class Plans:
+    """Plans that repeat titles, reasons or inputs of what goes."""
+
+    def find(self, person: Person, nodes: set[int], lock: bool) -> Found:
+        """They are found by ids once all ids are known."""
+        return Found()
+
+    def erase(self, run: Run, found: Found, nodes: set[int], mentions: set[int]) -> dict[str, int]:
+        """Blank them; an open one is over, for it could no longer be applied as it was asked."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT p.namespace_id, array_agg(DISTINCT t.node_id) FROM governance_plantarget t "
+                "JOIN governance_plan p ON p.id = t.plan_id WHERE t.node_id = ANY(%s) "
+                "GROUP BY p.namespace_id ORDER BY p.namespace_id",
+                [sorted(mentions)],
+            )
+            named = cursor.fetchall()
+        return {"plans": sum(plans.forget_text(sorted(ids), run.context(space)) for space, ids in named)}

@@ -23,9 +23,9 @@ class DecisionForm(PasswordWhenRisky):
         required=False,
         max_length=limits.REASON_CHARS,
         widget=forms.Textarea(attrs={"rows": 2}),
-        help_text="Whoever asked reads it. A rejection needs one.",
+        help_text="For whoever asked. A rejection needs one.",
     )
-    count = forms.IntegerField(label="How many rows does this plan change?", min_value=0)
+    count = forms.IntegerField(label="Rows it changes", min_value=0)
     field_order = ("comment", "count", "password")
 
     def __init__(self, *args: Any, plan: Plan, decision: str = "", **kwargs: Any) -> None:
@@ -35,7 +35,7 @@ class DecisionForm(PasswordWhenRisky):
             del self.fields["count"]
         else:
             self.fields["count"].required = decision != "reject"
-            self.fields["count"].help_text = "Needed to approve, so that nobody approves it unread."
+            self.fields["count"].help_text = "Needed to approve."
 
     def is_risky(self, data: dict[str, Any]) -> bool:
         """A rejection changes nothing that is stored."""
@@ -60,7 +60,7 @@ class ManyForm(PasswordWhenRisky):
     comment = forms.CharField(
         required=False,
         max_length=limits.REASON_CHARS,
-        help_text="Whoever asked reads it. A rejection needs one.",
+        help_text="For whoever asked. A rejection needs one.",
     )
     field_order = ("comment", "password")
 

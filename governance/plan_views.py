@@ -175,10 +175,11 @@ class PlanView:
     @property
     def tabs(self) -> list[tuple[str, str, int]]:
         """The parts of a plan that a reader can look at alone: name, words, number of rows."""
-        words = {"changes": "would change" if self.is_open else "changed", "left": "left as they are",
-                 "flagged": "flagged", "moved": "moved"}  # fmt: skip
-        found = [(name, said, self.figures[name]) for name, said in words.items() if self.figures[name]]
-        return [("all", "all rows", self.plan.rows), *found]
+        changed = "changed" if self.plan.state == Plan.State.APPLIED else "would change"
+        words = {"changes": changed, "left": "left as they are", "flagged": "flagged", "moved": "moved"}
+        found = [(name, said, self.figures[name]) for name, said in words.items()]
+        parts = [part for part in found if 0 < part[2] and (part[0], part[2]) != ("changes", self.plan.rows)]
+        return [("all", "all rows", self.plan.rows), *parts]
 
     @property
     def moves(self) -> list[tuple[str, list[plan_words.Move]]]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
+from django.db.models import Count as Number
+from django.db.models import Max, Min
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, reverse
 from django.views.decorators.http import require_POST
 
 from governance import plan_selectors, plan_words, plans
-from governance.clock import iso
-from governance.console import Card, Count, Sight, attention_cards, bounded_count, sight
+from governance.console import COUNT_LIMIT, Card, Count, Sight, attention_cards, bounded_count, sight
 from governance.console_pages import SUGGESTIONS, PageAdmin, cursor_of
 from governance.models import Plan
 from governance.plan_forms import DecisionForm, ManyForm, QueueForm
@@ -219,22 +222,43 @@ def _skipped(skipped: list[tuple[int, str]]) -> str:
     return f", {len(skipped)} skipped: {named}"
 
 
-def waiting_for(seen: Sight, limit: int = 1000) -> Count:
-    """How many plans wait where the reader is a reviewer, counted up to `limit`."""
-    waits = plan_selectors.plan_rows(seen).filter(seen.where("namespace", Role.REVIEWER), state="pending")
-    return bounded_count(waits, limit)
+@dataclass(frozen=True)
+class Waiting:
+    """What waits where a reader is a reviewer: how many (of the oldest thousand), since when, how large."""
+
+    count: Count
+    oldest: datetime | None
+    largest: int
+
+
+def waiting_for(request: HttpRequest) -> Waiting:
+    """What waits for this reader, in one statement, asked once per request."""
+    known: Waiting | None = getattr(request, "_loom_waiting", None)
+    if known is None:
+        known = _waiting(sight(request))
+        request._loom_waiting = known  # type: ignore[attr-defined]
+    return known
+
+
+def _waiting(seen: Sight) -> Waiting:
+    waits = Plan.objects.filter(seen.where("namespace", Role.REVIEWER), state=Plan.State.PENDING)
+    found = (
+        waits.order_by("pk")
+        .values("pk", "created_at", "rows")[: COUNT_LIMIT + 1]
+        .aggregate(number=Number("pk"), oldest=Min("created_at"), largest=Max("rows"))
+    )
+    number = found["number"]
+    count = Count(min(number, COUNT_LIMIT), number > COUNT_LIMIT)
+    return Waiting(count, found["oldest"], found["largest"] or 0)
 
 
 @attention_cards
 def pending_plans(request: HttpRequest) -> list[Card]:
     """Plans that this reader may decide, with the age of the oldest and the size of the largest."""
-    seen = sight(request)
-    count = waiting_for(seen)
-    hint = "Agents asked for something destructive; a person decides."
-    if count:
-        waits = plan_selectors.plan_rows(seen).filter(seen.where("namespace", Role.REVIEWER), state="pending")
-        oldest = waits.order_by("pk").values_list("created_at", flat=True)[:1].get()
-        largest = waits.order_by("-rows").values_list("rows", flat=True)[:1].get()
-        hint = f"The oldest waits since {iso(oldest)}; the largest is about {largest:,} rows."
+    waits = waiting_for(request)
+    hint = ""
+    if waits.oldest is not None:
+        hint = f"The oldest waits since {waits.oldest:%Y-%m-%d %H:%M} UTC; the largest has {waits.largest:,} "
+        hint += "row." if waits.largest == 1 else "rows."
     url = reverse("admin:governance_plan_changelist")
-    return [Card("plan to decide", "plans to decide", count, url, hint, "warn")]
+    return [Card("plan to decide", "plans to decide", waits.count, url, hint, "warn")]

@@ -481,13 +481,13 @@ def memory_apply(ctx: Context, data: ApplyInput) -> dict[str, Any]:
     what = _application(gate, data)
     rows, titles = actions.select(gate, selection, keep_values=data.action == "label")
     results = actions.memory_apply(gate, rows, what)
-    gate.flush()
     review.consider(
         ctx,
         review.apply_action(ctx, data.action, len(rows)),
         lambda: _planned(rows, titles, results, data.action),
         effect=_effect(data),
     )
+    gate.flush()
     return {
         "action": data.action,
         "dry_run": data.dry_run,
@@ -553,8 +553,8 @@ def memory_clear(ctx: Context, data: ClearInput) -> dict[str, Any]:
         rows = rows[:MAX_ROWS]
         ctx.advisories.append(f"filter: more than {MAX_ROWS} memories match; call again for the rest")
     results = actions.memory_apply(gate, rows, Application("clear"))
-    gate.flush()
     review.consider(ctx, "memory.clear", lambda: _planned(rows, titles, results, "clear"))
+    gate.flush()
     return {
         "action": "clear",
         "dry_run": data.dry_run,
@@ -770,7 +770,7 @@ class GovernInput(WriteInput):
     """A governed action on exactly these memories."""
 
     ids: Annotated[list[MemoryId], Field(min_length=1, max_length=MAX_ROWS)] = Field(
-        description="memory_ids, as strings or numbers."
+        description="memory_ids, as strings or numbers; for acknowledge-pattern also factIds."
     )
     action: Literal["delete", "reject", "stale", "archive", "redact", "acknowledge-pattern"] = Field(
         description="What becomes of them."

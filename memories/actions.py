@@ -20,7 +20,7 @@ from loomsite.ops import AuditEntry, Context, Effect, OpError, Role, invalid, no
 from memories.analysis import title
 from memories.erasure import redact
 from memories.models import Status
-from memories.nodes import Guarded
+from memories.nodes import Guarded, acknowledged_elsewhere
 from memories.planning import target
 from memories.screening import acknowledge, flags_of
 from memories.selectors import SERVED, memory_get, scope
@@ -443,6 +443,10 @@ def memory_govern(gate: Gateway, request: GovernRequest) -> dict[str, Any]:
     """Judge and, unless it is a dry run, do one governed action on exactly these rows: all or nothing."""
     if not request.dry_run:
         _require_confirmation(request)
+    if request.pattern is not None:
+        elsewhere = acknowledged_elsewhere(gate.ctx, request)
+        if elsewhere is not None:
+            return elsewhere
     rows, titles = _named(gate, request.ids, keep_values=request.action == "redact")
     if gate.ctx.plan is not None or gate.ctx.is_refresh:
         # The plan compares them itself, and a request that is asked again means them as they are now.

@@ -6,7 +6,6 @@ What the forms do is in `memories.console_actions` and `memories.console_bulk`; 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 from django import forms
@@ -32,12 +31,14 @@ from governance.console_forms import ReasonForm
 from governance.console_pages import SUGGESTIONS, PageAdmin, cursor_of
 from governance.console_selectors import audit_events
 from loomsite.ops import Role
-from memories import console_actions, console_bulk, console_selectors
+from memories import console_actions, console_bulk, console_nodes, console_selectors
 from memories.console_actions import ACTIONS, Action
 from memories.console_bulk import BULK
 from memories.console_flags import flag_views
+from memories.console_nodes import HeldQuery
 from memories.console_raw import RawSessionAdmin
-from memories.models import Flag, Memory, RawSession, Status
+from memories.console_shelf import register_shelf
+from memories.models import Memory, RawSession, Status
 
 LOCK_FILTERS = {
     "locked": console_selectors.IN_FORCE,
@@ -47,10 +48,9 @@ LOCK_FILTERS = {
     "hold": Q(holds__gt=0),
 }
 HELD_PAGE = 20
-HELD_PLACES = 2
-"""Matches of a pattern that the list of held memories shows; the memory's page shows more."""
 
 admin.site.register(RawSession, RawSessionAdmin)
+register_shelf()
 
 
 @admin.register(Memory)
@@ -104,10 +104,6 @@ class MemoryAdmin(PageAdmin):
         seen = sight(request)
         is_soon = request.GET.get("ends") == "soon"
         namespace = request.GET.get("namespace", "").strip()
-        rows = console_selectors.locks_expiring(seen) if is_soon else console_selectors.guarded_memories(seen)
-        if namespace:
-            rows = rows.filter(console_selectors.of_namespace(namespace))
-        page = keyset(rows, cursor_of(request), "-pk")
         return self.show(
             request,
             "lock_list.html",
@@ -117,9 +113,8 @@ class MemoryAdmin(PageAdmin):
             namespace=namespace,
             namespaces=seen.namespaces()[:SUGGESTIONS],
             days=console_selectors.EXPIRING_DAYS,
-            page=page,
-            rows=[(memory, seen.role_in(memory.namespace) >= Role.ADMIN) for memory in page.rows],
-            count=bounded_count(rows),
+            page=console_nodes.guarded(seen, is_soon, namespace, cursor_of(request), PAGE),
+            count=console_nodes.guarded_count(seen, is_soon, namespace),
         )
 
     def hold_page(self, request: HttpRequest) -> HttpResponse:
@@ -132,7 +127,7 @@ class MemoryAdmin(PageAdmin):
         if asked["namespace"]:
             rows = rows.filter(console_selectors.of_namespace(asked["namespace"]))
         page = keyset(rows, cursor_of(request), "-placed_at", "-pk")
-        found = console_selectors.memory_rows(seen).in_bulk([hold.node_id for hold in page.rows])
+        places = console_nodes.places(seen, [hold.node_id for hold in page.rows])
         return self.show(
             request,
             "hold_list.html",
@@ -145,7 +140,7 @@ class MemoryAdmin(PageAdmin):
             days=console_selectors.EXPIRING_DAYS,
             page=page,
             rows=[
-                (hold, found.get(hold.node_id), seen.role_in(hold.namespace) >= Role.ADMIN)
+                (hold, *places.get(hold.node_id, ("", "")), seen.role_in(hold.namespace) >= Role.ADMIN)
                 for hold in page.rows
             ],
             count=bounded_count(rows),
@@ -155,35 +150,17 @@ class MemoryAdmin(PageAdmin):
         """Flagged texts that wait for a reader, the one that waits longest first."""
         seen = sight(request)
         asked = {name: request.GET.get(name, "").strip() for name in ("pattern", "namespace")}
-        rows = console_selectors.held_memories(seen)
-        if asked["namespace"]:
-            rows = rows.filter(console_selectors.of_namespace(asked["namespace"]))
-        if asked["pattern"]:
-            name = asked["pattern"].replace("\x00", "")
-            waiting = Flag.objects.filter(pattern=name, acknowledged_at__isnull=True)
-            rows = rows.filter(pk__in=waiting.values("memory_id"))
-        page = keyset(rows, cursor_of(request), "updated_at", "pk", size=HELD_PAGE)
-        flags: dict[int, list[Flag]] = defaultdict(list)
-        for flag in Flag.objects.filter(memory__in=[memory.pk for memory in page.rows]).order_by("pattern"):
-            flags[flag.memory_id].append(flag)
+        query = HeldQuery(asked["pattern"], asked["namespace"])
         return self.show(
             request,
             "held_list.html",
-            "Held memories",
+            "Held texts",
             section="held",
             asked=asked,
             filtered=any(asked.values()),
             namespaces=seen.namespaces()[:SUGGESTIONS],
-            page=page,
-            rows=[
-                (
-                    memory,
-                    [view for view in flag_views(memory, flags[memory.pk], HELD_PLACES) if view.is_open],
-                    seen.role_in(memory.namespace) >= Role.REVIEWER,
-                )
-                for memory in page.rows
-            ],
-            count=bounded_count(rows),
+            page=console_nodes.held(seen, query, cursor_of(request), HELD_PAGE),
+            count=console_nodes.held_count(seen, query),
         )
 
     def row_page(self, request: HttpRequest, pk: int) -> HttpResponse:
@@ -205,9 +182,9 @@ class MemoryAdmin(PageAdmin):
                 if action.is_listed and role >= action.role and action.is_offered(memory, role)
             ],
             holds=console_selectors.holds_of(memory),
-            may_release=role >= Role.ADMIN,
+            may_release=role >= Role.WRITER,
             flags=flag_views(memory, console_selectors.flags_of(memory)),
-            may_acknowledge=role >= Role.REVIEWER,
+            may_acknowledge=role >= Role.WRITER,
             sources=console_selectors.sources_of(seen, memory),
             timeline=console_selectors.timeline(
                 memory, int(before) if before.isdecimal() and len(before) < 19 else None
@@ -357,16 +334,16 @@ def _query(request: HttpRequest) -> str:
 @attention_cards
 def held_texts(request: HttpRequest) -> list[Card]:
     """Flagged texts that the reader may acknowledge."""
-    held = bounded_count(console_selectors.held_memories(sight(request), Role.REVIEWER))
+    held = console_nodes.held_count(sight(request), HeldQuery(at_least=Role.REVIEWER))
     url = reverse("admin:memories_memory_held")
     hint = "Flagged by screening, out of search until you have read them."
-    return [Card("held memory", "held memories", held, url, hint, "warn")]
+    return [Card("held text", "held texts", held, url, hint, "warn")]
 
 
 @attention_cards
 def expiring_locks(request: HttpRequest) -> list[Card]:
     """Locks that end within days."""
-    soon = bounded_count(console_selectors.locks_expiring(sight(request)))
+    soon = console_nodes.guarded_count(sight(request), is_soon=True)
     url = f"{reverse('admin:memories_memory_locks')}?ends=soon"
     days = console_selectors.EXPIRING_DAYS
     labels = f"lock ends within {days} days", f"locks end within {days} days"

@@ -24,13 +24,22 @@ import threading
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import import_module
 from typing import Any, Final
-
-from snowballstemmer.english_stemmer import EnglishStemmer
 
 MAX_TERM: Final = 64
 """Longest term in characters. A longer one keeps its head and ends in a hash of the whole."""
+
+ENGLISH: Final = "english"
+SIMPLE: Final = "simple"
+LANGUAGES: Final = (
+    ENGLISH, SIMPLE, "arabic", "armenian", "basque", "catalan", "danish", "dutch", "finnish", "french",
+    "german", "greek", "hindi", "hungarian", "indonesian", "irish", "italian", "lithuanian", "nepali",
+    "norwegian", "portuguese", "romanian", "russian", "serbian", "spanish", "swedish", "tamil", "turkish",
+)  # fmt: skip
+"""What a namespace's text may be said to be: `simple` takes words as they are, the others are stemmed
+(Snowball)."""
 
 _HASH_DIGITS: Final = 16
 _CACHED_TOKEN: Final = 64
@@ -111,7 +120,7 @@ def flatten(value: Any) -> str:
     return "".join(pieces).strip()
 
 
-def analyze(text: str) -> list[str]:
+def analyze(text: str, language: str = ENGLISH) -> list[str]:
     """The terms of a text in reading order, with repeats.
 
     - Unicode NFKC and case folding; accents on Latin letters are dropped (`Café` = `cafe`); English words
@@ -121,11 +130,15 @@ def analyze(text: str) -> list[str]:
     - Runs of scripts without spaces give every character and every pair, so a substring is found.
     - Emoji are terms; numbers are terms (`1,000` = `1000`).
     - Stopwords only in pairs, as two words with a space between.
+
+    language: one of `LANGUAGES`. Another than English has its own stemmer and no stopwords (a word that
+    every text has weighs next to nothing anyhow); `simple` has neither.
     """
     terms: list[str] = []
     before = ""
     for token in _tokens(_normalized(text)):
-        stopword, expanded = _expand(token) if len(token) <= _CACHED_TOKEN else _expand_afresh(token)
+        expand = _expand if len(token) <= _CACHED_TOKEN else _expand_afresh
+        stopword, expanded = expand(token, language)
         if stopword and before:
             terms.append(f"{before} {stopword}")
         before = stopword
@@ -133,20 +146,23 @@ def analyze(text: str) -> list[str]:
     return terms
 
 
-def query_terms(text: str) -> list[str]:
-    """The distinct terms to look for, in reading order; stopword pairs only where there is nothing else."""
-    terms = list(dict.fromkeys(analyze(text)))
+def query_terms(text: str, languages: Sequence[str] = (ENGLISH,)) -> list[str]:
+    """The distinct terms to look for, in reading order; stopword pairs only where there is nothing else.
+
+    languages: those of the searched texts.
+    """
+    terms = list(dict.fromkeys(term for language in languages for term in analyze(text, language)))
     return [term for term in terms if " " not in term] or terms
 
 
-def term_frequencies(text: str) -> tuple[list[str], list[int], int]:
+def term_frequencies(text: str, language: str = ENGLISH) -> tuple[list[str], list[int], int]:
     """Terms sorted by code point, their counts in the same order, and their sum, the length of the text."""
-    terms = analyze(text)
+    terms = analyze(text, language)
     counts = sorted(Counter(terms).items())
     return [term for term, _ in counts], [count for _, count in counts], len(terms)
 
 
-def excerpt(text: str, query: str, width: int = 300) -> str:
+def excerpt(text: str, query: str, width: int = 300, languages: Sequence[str] = (ENGLISH,)) -> str:
     """At most `width` characters of plain text around the place that holds the most different query terms.
 
     White space is collapsed; "…" marks a cut. Without a match, or with a short text, the text's beginning.
@@ -154,8 +170,8 @@ def excerpt(text: str, query: str, width: int = 300) -> str:
     text = _SPACES.sub(" ", text).strip()
     if len(text) <= width:
         return text
-    wanted = frozenset(query_terms(query))
-    start = _best_window(text, wanted, width - 2) if wanted else 0
+    wanted = frozenset(query_terms(query, languages))
+    start = _best_window(text, wanted, width - 2, languages[0]) if wanted else 0
     if start:
         space = text.find(" ", start, start + 20)
         start = start if space < 0 else space + 1
@@ -166,9 +182,9 @@ def excerpt(text: str, query: str, width: int = 300) -> str:
     return f"{'…' if start else ''}{text[start:end].strip()}{'…' if end < len(text) else ''}"
 
 
-def _best_window(text: str, wanted: frozenset[str], width: int) -> int:
+def _best_window(text: str, wanted: frozenset[str], width: int, language: str) -> int:
     """Where the window of `width` characters with the most different wanted terms begins; else the first."""
-    hits = [(at, found) for at, terms in _located(text) if (found := wanted.intersection(terms))]
+    hits = [(at, found) for at, terms in _located(text, language) if (found := wanted.intersection(terms))]
     inside: Counter[str] = Counter()
     best, best_first, best_last, left = 0, 0, 0, 0
     for at, found in hits:
@@ -183,7 +199,7 @@ def _best_window(text: str, wanted: frozenset[str], width: int) -> int:
     return max(0, min((best_first + best_last - width) // 2, best_first, len(text) - width))
 
 
-def _located(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _located(text: str, language: str) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Where each token of a text begins, with its terms; a run without spaces is given pair by pair."""
     before = ""
     for match in _tokenizer(text).finditer(text):
@@ -193,7 +209,8 @@ def _located(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
             for i in range(len(match.group())):
                 yield match.start() + i, tuple(_pairs(match.group()[i : i + 2]))
             continue
-        stopword, terms = _expand(token) if len(token) <= _CACHED_TOKEN else _expand_afresh(token)
+        expand = _expand if len(token) <= _CACHED_TOKEN else _expand_afresh
+        stopword, terms = expand(token, language)
         yield match.start(), (*terms, f"{before} {stopword}") if stopword and before else terms
         before = stopword
 
@@ -239,14 +256,16 @@ def _ranges(wanted: Callable[[str], bool], first: int, last: int) -> str:
     return "".join(f"{re.escape(chr(low))}-{re.escape(chr(high))}" for low, high in found)
 
 
-def _expand_afresh(token: str) -> tuple[str, tuple[str, ...]]:
+def _expand_afresh(token: str, language: str) -> tuple[str, tuple[str, ...]]:
     """One token of the tokeniser as (the stopword that it is, or ""; its terms)."""
     if _is_unspaced(token):
         return "", tuple(_pairs(token))
     if token[-1] in "+#":
         return "", (token.lower(), token[0].lower())
     terms: list[str] = []
-    _add_path(_THOUSANDS.sub("", token) if "," in token else token, terms)
+    _add_path(_THOUSANDS.sub("", token) if "," in token else token, terms, language)
+    if language != ENGLISH:
+        return "", tuple(terms)
     if len(terms) == 1 and terms[0] in STOPWORDS:
         return terms[0], tuple(terms) if token.isupper() and len(token) > 1 else ()
     return "", tuple(term for term in terms if term not in STOPWORDS)
@@ -272,47 +291,49 @@ def _pairs(run: str) -> Iterator[str]:
             yield run[i : i + 2]
 
 
-def _add_path(token: str, terms: list[str]) -> None:
+def _add_path(token: str, terms: list[str], language: str) -> None:
     segments = _PATH_SEPARATOR.split(token)
     if len(segments) > 1:
         terms.append(_capped(_folded(token)))
     for segment in segments:
-        _add_name(segment, terms)
+        _add_name(segment, terms, language)
 
 
-def _add_name(segment: str, terms: list[str]) -> None:
+def _add_name(segment: str, terms: list[str], language: str) -> None:
     words = _NAME_SEPARATOR.split(segment)
     if len(words) > 1:
         if "." in segment and all(len(word) == 1 and word.isalpha() for word in words):
-            terms.append(_stemmed(_folded("".join(words))))  # U.S.A. = USA
+            terms.append(_stemmed(_folded("".join(words)), language))  # U.S.A. = USA
             return
         terms.append(_capped(_folded(segment)))
     for word in words:
-        _add_word(word, terms)
+        _add_word(word, terms, language)
 
 
-def _add_word(word: str, terms: list[str]) -> None:
+def _add_word(word: str, terms: list[str], language: str) -> None:
     if "'" in word:
         base, _, clitic = word.rpartition("'")
         if base and clitic.casefold() in _CLITICS:
             word = base
         elif clitic.casefold() == "t":
-            terms.append(_stemmed(_folded(word.replace("'", ""))))
+            terms.append(_stemmed(_folded(word.replace("'", "")), language))
             return
     parts = [part for part in _WORD_SEPARATOR.split(word) if part]
     if len(parts) > 1:
-        terms.append(_stemmed(_folded("".join(parts))))
+        terms.append(_stemmed(_folded("".join(parts)), language))
         parts = [part for part in parts if len(part) > 1 or not part.isalpha()]
     for part in parts:
-        _add_humps(part, terms)
+        _add_humps(part, terms, language)
 
 
-def _add_humps(part: str, terms: list[str]) -> None:
-    terms.append(_stemmed(_folded(part)))
+def _add_humps(part: str, terms: list[str], language: str) -> None:
+    terms.append(_stemmed(_folded(part), language))
     if part.isalpha() and (part.islower() or part[1:].islower() or part.isupper()) or part.isdecimal():
         return
     if part.isascii() and 1 < len(humps := _HUMPS.findall(part)) <= _MAX_HUMPS:
-        terms.extend(_stemmed(hump.casefold()) for hump in humps if len(hump) > 1 or hump.isdecimal())
+        terms.extend(
+            _stemmed(hump.casefold(), language) for hump in humps if len(hump) > 1 or hump.isdecimal()
+        )
 
 
 def _folded(token: str) -> str:
@@ -329,15 +350,22 @@ def _capped(term: str) -> str:
     return f"{term[: MAX_TERM - _HASH_DIGITS - 1]}~{digest}"
 
 
-# The pure-Python stemmer on purpose, also where the C one is installed: two processes must agree on every
-# stem, and behind the token cache the difference is not measurable. It keeps its state in the object, hence
+# The pure-Python stemmers on purpose, also where the C ones are installed: two processes must agree on every
+# stem, and behind the token cache the difference is not measurable. One keeps its state in the object, hence
 # the lock.
-_stemmer = EnglishStemmer()
 _stemmer_lock = threading.Lock()
 
 
-def _stemmed(word: str) -> str:
-    if len(word) < 3 or len(word) > MAX_TERM or not word.isascii() or not word.isalpha() or word in STOPWORDS:
+@cache
+def _stemmer(language: str) -> Any:
+    module = import_module(f"snowballstemmer.{language}_stemmer")
+    return getattr(module, f"{language.capitalize()}Stemmer")()
+
+
+def _stemmed(word: str, language: str) -> str:
+    if len(word) < 3 or len(word) > MAX_TERM or not word.isalpha() or language == SIMPLE:
+        return _capped(word)
+    if language == ENGLISH and (not word.isascii() or word in STOPWORDS):
         return _capped(word)
     with _stemmer_lock:
-        return str(_stemmer.stemWord(word))
+        return _capped(str(_stemmer(language).stemWord(word)))

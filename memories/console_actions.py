@@ -18,7 +18,7 @@ from governance.pipeline import Answer
 from governance.tenancy import Credentials
 from loomsite.ops import Door, Role
 from memories import console_selectors
-from memories.console_forms import AcknowledgeForm, ConfirmedForm, HoldForm, LockForm, ReleaseForm
+from memories.console_forms import AcknowledgeForm, ConfirmedForm, HoldForm, LockForm, LoosenForm, ReleaseForm
 from memories.models import Memory, Status
 
 MakeForm = Callable[[HttpRequest, User, Memory], forms.Form]
@@ -28,6 +28,9 @@ Given = Mapping[str, Any]
 @dataclass(frozen=True)
 class Action:
     """A form on a memory's page that calls an op; `governs` names the action of memory.govern.
+
+    `role` is the one from which it is offered: what the policy sends to review becomes a plan of whoever may
+    not decide it himself.
 
     `is_listed` is false for what is offered beside what it is about, and not among the buttons on top.
     """
@@ -71,7 +74,7 @@ def _by_key(memory: Memory, given: Given) -> dict[str, Any]:
         "memory_key": memory.memory_key,
         "reason": given["reason"],
     }
-    for name in ("mode", "matter"):
+    for name in ("mode", "matter", "relock_seconds"):
         if given.get(name):
             payload[name] = given[name]
     if given.get("locked_at"):
@@ -159,8 +162,8 @@ ACTIONS: dict[str, Action] = {
         op="memory.unlock",
         title="Loosen the lock",
         button="Loosen it",
-        role=Role.ADMIN,
-        form=_confirmed,
+        role=Role.WRITER,
+        form=lambda request, user, memory: LoosenForm(request.POST or None, user=user),
         lines=(
             "Agents with the role writer can change and delete this memory again at once.",
             "The value stays as it is. The lock, its reason and yours stay in the audit.",
@@ -209,7 +212,7 @@ ACTIONS: dict[str, Action] = {
         op="hold.release",
         title="Release a hold",
         button="Release it",
-        role=Role.ADMIN,
+        role=Role.WRITER,
         form=_release,
         lines=(
             "With its last hold gone, and without a lock, it can be deleted and expires again.",
@@ -224,7 +227,7 @@ ACTIONS: dict[str, Action] = {
         op="memory.govern",
         title="Acknowledge a pattern",
         button="I have read it",
-        role=Role.REVIEWER,
+        role=Role.WRITER,
         form=_acknowledge,
         lines=(
             "You say that you have read what was found, and that it may be served to agents.",
@@ -265,7 +268,7 @@ ACTIONS: dict[str, Action] = {
         op="memory.govern",
         title="Reject",
         button="Reject it",
-        role=Role.ADMIN,
+        role=Role.WRITER,
         form=_reason,
         lines=(
             "It counts as wrong and is no longer served. Nothing is erased: every version stays.",
@@ -305,7 +308,6 @@ ACTIONS: dict[str, Action] = {
         ),
         is_offered=lambda memory, role: (
             memory.status in (Status.DELETED, Status.REJECTED, Status.ARCHIVED, Status.STALE)
-            and (role >= Role.REVIEWER or (memory.status == Status.DELETED and not memory.governed))
         ),
         done="Restored.",
     ),
@@ -313,7 +315,7 @@ ACTIONS: dict[str, Action] = {
         op="memory.govern",
         title="Redact",
         button="Redact it for good",
-        role=Role.ADMIN,
+        role=Role.WRITER,
         form=_confirmed,
         lines=(
             "Its content goes for good: the value, tags and metadata of every version, its vector, its "

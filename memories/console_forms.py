@@ -42,6 +42,26 @@ class ConfirmedForm(PasswordCheck, ReasonForm):
     field_order = ("reason", "password")
 
 
+class LoosenForm(PasswordCheck, ReasonForm):
+    """Why, for how long, and the reader's password."""
+
+    relock_seconds = forms.TypedChoiceField(
+        required=False,
+        coerce=int,
+        empty_value=None,
+        label="For how long",
+        choices=[
+            ("", "until somebody locks it again"),
+            ("900", "15 minutes, then it is locked again"),
+            ("3600", "1 hour, then it is locked again"),
+            ("28800", "8 hours, then it is locked again"),
+            ("86400", "1 day, then it is locked again"),
+            ("604800", "7 days, then it is locked again"),
+        ],
+    )
+    field_order = ("reason", "relock_seconds", "password")
+
+
 class HoldForm(ReasonForm):
     """For which matter, and why."""
 

@@ -5,7 +5,9 @@ similarity, in [-1, 1]. A text without content has a row of zeros, which is near
 and such a row must not be indexed.
 
 Chosen by the setting `LOOM_EMBEDDER`: `wordllama` (default; weights in the wheel, no network), `openai`
-(any endpoint that speaks `POST /v1/embeddings`: Ollama, vLLM, TEI, OpenAI) or `none` (keywords only).
+(any endpoint that speaks `POST /v1/embeddings`: Ollama, vLLM, TEI, OpenAI), `fastembed` or
+`sentence-transformers` (a model in the folder LOOM_EMBEDDER_PATH; see `memories.local_embedders`), or `none`
+(keywords only).
 """
 
 import hashlib
@@ -374,8 +376,34 @@ def get_embedder() -> Embedder:
                     "LOOM_EMBEDDER=openai needs LOOM_EMBEDDER_URL, LOOM_EMBEDDER_MODEL"
                 )
             return OpenAICompatibleEmbedder(url, model, getattr(settings, "LOOM_EMBEDDER_API_KEY", ""))
+        case "fastembed" | "sentence-transformers" as kind:
+            return _local(kind)
         case other:
-            raise ImproperlyConfigured(f"LOOM_EMBEDDER={other!r}: expected wordllama, openai or none")
+            raise ImproperlyConfigured(
+                f"LOOM_EMBEDDER={other!r}: expected wordllama, openai, fastembed, sentence-transformers, none"
+            )
+
+
+def _local(kind: str) -> Embedder:
+    from django.conf import settings
+    from django.core.exceptions import ImproperlyConfigured
+
+    from memories import local_embedders
+
+    package, folder = kind.replace("-", "_"), getattr(settings, "LOOM_EMBEDDER_PATH", "")
+    if find_spec(package) is None:
+        raise ImproperlyConfigured(
+            f"LOOM_EMBEDDER={kind} needs the package {kind}: pip install -r requirements-extras.txt"
+        )
+    if not folder:
+        raise ImproperlyConfigured(f"LOOM_EMBEDDER={kind} needs LOOM_EMBEDDER_PATH, the folder of the model")
+    try:
+        if kind == "fastembed":
+            model = getattr(settings, "LOOM_EMBEDDER_MODEL", "") or "sentence-transformers/all-MiniLM-L6-v2"
+            return local_embedders.fastembed(folder, model)
+        return local_embedders.sentence_transformers(folder)
+    except EmbedderUnavailable as error:
+        raise ImproperlyConfigured(str(error)) from error
 
 
 _queries: OrderedDict[tuple[str, str], Vectors] = OrderedDict()

@@ -266,6 +266,23 @@ class Reembedding(models.Model):
         return self.embedder
 
 
+class TextConfig(models.Model):
+    """In which language a namespace's words are stemmed; without a row it is English.
+
+    While `reindex` runs, `previous` is the language of the rows with an id above `reindexed_to`.
+    """
+
+    namespace = models.OneToOneField(
+        Namespace, on_delete=models.CASCADE, primary_key=True, related_name="text_config"
+    )
+    language = models.CharField(max_length=32)
+    previous = models.CharField(max_length=32, blank=True, default="")
+    reindexed_to = models.BigIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"{self.namespace_id} {self.language}"
+
+
 class RawSession(models.Model):
     """A conversation in the raw archive: how many turns it has, and its share of the search statistics."""
 

@@ -39,6 +39,9 @@ Finder = Callable[[Context, str], Guarded | None]
 Lister = Callable[[Context, int | None, int], list[dict[str, Any]]]
 # Which of these ids the caller sees in these namespaces as this user ("-" for none), and whether privately.
 Seer = Callable[[Context, Sequence[int], str, Sequence[int]], dict[int, bool]]
+# `memory.govern` with acknowledge-pattern on rows of the app: its answer, or None where the ids are others'.
+Reader = Callable[[Context, Any], dict[str, Any] | None]
+_readers: list[Reader] = []
 _finders: dict[str, Finder] = {}
 _listers: list[Lister] = []
 _seers: list[Seer] = []
@@ -51,6 +54,17 @@ def register(*, prefix: str, find: Finder, guarded: Lister, seen: Seer) -> None:
     _finders[prefix] = find
     _listers.append(guarded)
     _seers.append(seen)
+
+
+def register_reader(reader: Reader) -> None:
+    """Let `memory.govern` acknowledge patterns in the app's texts. Called once, when the app is ready."""
+    if reader not in _readers:
+        _readers.append(reader)
+
+
+def acknowledged_elsewhere(ctx: Context, request: Any) -> dict[str, Any] | None:
+    """The answer of the app above whose rows a `GovernRequest` names; None when it names memories."""
+    return next((body for reader in _readers if (body := reader(ctx, request)) is not None), None)
 
 
 def finder(key: str) -> Finder | None:
@@ -68,7 +82,7 @@ def seen(ctx: Context, ids: Sequence[int], user: str, namespaces: Sequence[int])
     bound = ctx.caller.bound_agent
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT m.id, m.user_id <> '-' OR m.session_id <> '-' FROM memories_memory m "
+            "SELECT m.id, (m.agent, m.user_id, m.session_id) <> ('-', '-', '-') FROM memories_memory m "
             "WHERE m.id = ANY(%s) AND m.namespace_id = ANY(%s) AND m.user_id = ANY(%s) "
             "AND (%s::text IS NULL OR m.agent IN ('-', %s)) AND m.status NOT IN ('deleted', 'redacted')",
             [list(ids), list(namespaces), ["-", user], bound, bound],

@@ -40,6 +40,7 @@ from loomsite.ops.schema import (
 )
 from memories import search, selectors, services
 from memories.nodes import Guarded
+from memories.relock import LONGEST_S, relock_later
 from memories.services import Gateway, Identity, LockRequest, Row, SetRequest
 
 
@@ -265,6 +266,8 @@ def memory_set_many(ctx: Context, data: SetManyInput) -> dict[str, Any]:
     if len(data.items) > 1:
         gate.queue([item.memory_key for item in data.items])
     rows = gate.exact([(item.memory_key, who) for item in data.items])
+    requests = [_request(ctx, item, who) for item in data.items]
+    gate.batch(requests, rows)
     results: list[dict[str, Any] | None] = [None] * len(data.items)
     stored = refused = 0
     # New lineages are made in the order of their keys, so that two callers with the same new keys in
@@ -274,7 +277,7 @@ def memory_set_many(ctx: Context, data: SetManyInput) -> dict[str, Any]:
         place = (item.memory_key, who)
         try:
             # A later item with the same key goes on from what this one leaves.
-            result, rows[place] = services.memory_set(gate, _request(ctx, item, who), rows.get(place))
+            result, rows[place] = services.memory_set(gate, requests[i], rows.get(place))
         except OpError as error:
             if not data.partial:
                 error.fields["item"] = i
@@ -484,7 +487,8 @@ class SearchOutput(OpOutput):
     """Hits, best first."""
 
     results: list[dict[str, Any]] = Field(
-        description="memory_key, memory_id, namespace, value (or excerpt when it is long), similarity, "
+        description="memory_key, memory_id, namespace, value (or excerpt when it is long, with chunk: "
+        "number, of, start, end of the nearest part in characters, where it was cut), similarity, "
         "keyword_rank, rank_score, version, tags, pinned, status, times, source_class."
     )
     abstain: bool = Field(description="True when nothing stored is near the query: say that it is not known.")
@@ -866,6 +870,12 @@ class UnlockInput(WriteInput):
     locked_at: Instant | None = Field(
         None, description="When the lock that was seen was placed; 409 if another has taken its place."
     )
+    relock_seconds: Count | None = Field(
+        None,
+        ge=60,
+        le=LONGEST_S,
+        description="Lock it again as it was after so many seconds; none: it stays loose.",
+    )
 
 
 class UnlockOutput(ReviewedOutput):
@@ -901,7 +911,13 @@ class UnlockOutput(ReviewedOutput):
 def memory_unlock(ctx: Context, data: UnlockInput) -> dict[str, Any]:
     """Loosen one lock."""
     gate = Gateway(ctx)
-    row, changed = services.memory_unlock(gate, data.memory_key, data.reason.strip(), data.locked_at)
+    again = data.relock_seconds
+    row, changed = services.memory_unlock(
+        gate, data.memory_key, data.reason.strip(), data.locked_at,
+        effect="" if again is None else f"and locks it again {again} s after that",
+    )  # fmt: skip
+    if changed and again is not None and ctx.review is None:
+        relock_later(gate, row, row.lock, again)
     return {
         "memory_key": row.key, "memory_id": str(row.id), "mode_before": row.lock.mode,
         "changed": changed and ctx.review is None, "state": review.state(ctx),

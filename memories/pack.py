@@ -37,16 +37,31 @@ class Wanted:
 
 
 Section = Callable[[Context, Wanted], Iterator[Item]]
-_SECTIONS: dict[str, tuple[int, Section]] = {}
 
 
-def section(name: str, order: int) -> Callable[[Section], Section]:
-    """Register a section; lower orders come first and are the last to give way to the budget."""
+@dataclass(frozen=True)
+class _Registered:
+    """A section, its place, and the share of the budget that the sections before it leave to it."""
+
+    order: int
+    build: Section
+    share: float = 0.0
+
+
+_SECTIONS: dict[str, _Registered] = {}
+
+
+def section(name: str, order: int, share: float = 0.0) -> Callable[[Section], Section]:
+    """Register a section; lower orders come first.
+
+    `share`: of the budget, kept for it while the sections before it are filled. What it does not use they get
+    after all.
+    """
 
     def register(build: Section) -> Section:
         if name in _SECTIONS:
             raise RuntimeError(f"The pack section {name} is declared twice.")
-        _SECTIONS[name] = (order, build)
+        _SECTIONS[name] = _Registered(order, build, share)
         return build
 
     return register
@@ -74,35 +89,70 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).translate(_BREAKS)
 
 
+@dataclass
+class _Filled:
+    """A section while it is filled: its items in the order of their worth, and which of them are in."""
+
+    name: str
+    items: list[Item]
+    share: float
+    chosen: set[int]
+
+    def cost(self, i: int) -> int:
+        """The tokens that one more item takes; the first takes the title's too."""
+        title = 0 if self.chosen else tokens(f"{self.name}:\n")
+        return title + tokens(line(self.items[i]) + "\n")
+
+    def fill(self, room: int) -> int:
+        """Take what fits into `room` tokens, the best first; how many it took."""
+        used = 0
+        for i in range(len(self.items)):
+            if i not in self.chosen and used + self.cost(i) <= room:
+                used += self.cost(i)
+                self.chosen.add(i)
+        return used
+
+
 def build(ctx: Context, wanted: Wanted, budget: int) -> dict[str, Any]:
-    """The block, its size, and what went into it. Items that no longer fit are counted in `omitted`."""
-    parts, used, shown, omitted = [HEADER], tokens(HEADER + "\n"), [], 0
-    seen: set[str] = set()
-    for name, (_, section_of) in sorted(_SECTIONS.items(), key=lambda entry: (entry[1][0], entry[0])):
-        title = f"{name}:"
-        cost = tokens(title + "\n")
-        lines: list[str] = []
-        items: list[dict[str, Any]] = []
-        for item in section_of(ctx, wanted):
-            # The same key may stand under several identities.
-            if (item.memory_id or item.source) in seen:
-                continue
-            text = line(item)
-            if used + cost + tokens(text + "\n") > budget:
-                omitted += 1
-                continue
-            seen.add(item.memory_id or item.source)
-            cost += tokens(text + "\n")
-            lines.append(text)
-            items.append({"source": item.source, "memory_id": item.memory_id or None})
-        if lines:
-            parts += [title, *lines]
-            used += cost
-            shown.append({"section": name, "items": items})
+    """The block, its size, and what went into it. Items that do not fit are counted in `omitted`.
+
+    Sections are filled in their order, each leaving their shares to those after it; then once more, in the
+    same order, with what is left.
+    """
+    filled = _gathered(ctx, wanted)
+    room = budget - tokens(HEADER + "\n")
+    kept = [int(one.share * budget) for one in filled]
+    for i, one in enumerate(filled):
+        room -= one.fill(room - sum(kept[i + 1 :]))
+    for one in filled:
+        room -= one.fill(room)
+    omitted = sum(len(one.items) - len(one.chosen) for one in filled)
+    parts, shown = [HEADER], []
+    for one in filled:
+        items = [one.items[i] for i in sorted(one.chosen)]
+        if items:
+            parts += [f"{one.name}:", *map(line, items)]
+            told = [{"source": item.source, "memory_id": item.memory_id or None} for item in items]
+            shown.append({"section": one.name, "items": told})
     if not shown:
         return {"text": "", "tokens": 0, "sections": [], "omitted": omitted}
     text = "\n".join(parts)
     return {"text": text, "tokens": tokens(text), "sections": shown, "omitted": omitted}
+
+
+def _gathered(ctx: Context, wanted: Wanted) -> list[_Filled]:
+    """What every section offers; what two of them offer stands in the first."""
+    seen: set[str] = set()
+    found = []
+    for name, one in sorted(_SECTIONS.items(), key=lambda entry: (entry[1].order, entry[0])):
+        items = []
+        for item in one.build(ctx, wanted):
+            # The same key may stand under several identities.
+            if (item.memory_id or item.source) not in seen:
+                seen.add(item.memory_id or item.source)
+                items.append(item)
+        found.append(_Filled(name, items, one.share, set()))
+    return found
 
 
 @section("Profile", order=10)

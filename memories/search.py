@@ -22,6 +22,7 @@ from memories.embedders import EmbedderUnavailable, embed_query, get_embedder, i
 from memories.models import Status
 from memories.search_sql import Plan, Query, statement
 from memories.selectors import SERVED, STATUS, scope
+from memories.text_config import languages_of
 
 # Up to so many documents an exact scan of their vectors and all postings of the query's terms is both fast
 # and never misses; `benchmarks/scale.py` shows both sides of it.
@@ -79,7 +80,7 @@ def memory_search(ctx: Context, request: SearchRequest) -> dict[str, Any]:
     rows = _run(ctx, query, request, namespaces)
     if rows and not _nothing_near(query, rows):
         answer.update(abstain=False, abstain_reason=None)
-    answer["results"] = [_hit(row, request, query.weight) for row in rows]
+    answer["results"] = [_hit(row, request, query) for row in rows]
     return answer
 
 
@@ -131,17 +132,17 @@ def _prepare(ctx: Context, request: SearchRequest, namespaces: list[int]) -> Que
             names[name] = value
     query = Query(
         " AND ".join(parts), names, postings="active" if statuses == [Status.ACTIVE] else "true", terms=[],
-        narrowed=len(parts) > 3 or len(params) > 1,
+        narrowed=len(parts) > 3 or len(params) > 1, languages=languages_of(namespaces),
     )  # fmt: skip
     if request.mode in ("hybrid", "keyword"):
-        query.terms = query_terms(request.query)[:MAX_TERMS]
+        query.terms = query_terms(request.query, query.languages)[:MAX_TERMS]
     if request.mode in ("hybrid", "semantic"):
         try:
             vector = embed_query(request.query)
         except EmbedderUnavailable:
             # Words are better than nothing, and the answer says so.
             ctx.degraded.append("embedding")
-            query.terms = query.terms or query_terms(request.query)[:MAX_TERMS]
+            query.terms = query.terms or query_terms(request.query, query.languages)[:MAX_TERMS]
             query.unjudged = True
             if request.min_similarity is not None:
                 ctx.advisories.append("min_similarity: not applied, because no meanings could be compared")
@@ -319,7 +320,7 @@ def forget_counts() -> None:
         _counted.clear()
 
 
-def _hit(row: dict[str, Any], request: SearchRequest, weight: float) -> dict[str, Any]:
+def _hit(row: dict[str, Any], request: SearchRequest, query: Query) -> dict[str, Any]:
     hit: dict[str, Any] = {
         "memory_key": row["memory_key"],
         "memory_id": str(row["id"]),
@@ -333,8 +334,8 @@ def _hit(row: dict[str, Any], request: SearchRequest, weight: float) -> dict[str
         if row["chunk"] is not None and row["chunks"] > 1:
             place = {"start": row["starts_at"], "end": row["ends_at"]}
             hit["chunk"] = {"number": row["chunk"] + 1, "of": row["chunks"], **place}
-            text = _part(text, row, request.query)
-        hit["excerpt"] = excerpt(text, request.query)
+            text = _part(text, row, query)
+        hit["excerpt"] = excerpt(text, request.query, languages=query.languages)
     hit |= {
         "similarity": None if row["similarity"] is None else round(row["similarity"], 6),
         "keyword_rank": row["keyword_rank"],
@@ -355,7 +356,7 @@ def _hit(row: dict[str, Any], request: SearchRequest, weight: float) -> dict[str
             "keyword_score": round(row["keyword_score"], 6),
             "keyword_share": round(row["keyword_share"], 6),
             "similarity_share": round(row["similarity_share"], 6),
-            "weight": weight,
+            "weight": query.weight,
             "pin": row["pin"],
             "recency": round(row["recency"], 9),
             "coverage": round(_coverage(row), 6),
@@ -363,10 +364,10 @@ def _hit(row: dict[str, Any], request: SearchRequest, weight: float) -> dict[str
     return hit
 
 
-def _part(text: str, row: dict[str, Any], query: str) -> str:
+def _part(text: str, row: dict[str, Any], query: Query) -> str:
     """The nearest chunk, unless the query's words all stand elsewhere: then the whole text."""
     nearest = text[row["starts_at"] : row["ends_at"]]
-    if row["keyword_score"] > 0 and not set(query_terms(query)) & set(analyze(nearest)):
+    if row["keyword_score"] > 0 and not set(query.terms) & set(analyze(nearest, query.languages[0])):
         return text
     return nearest
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from memories.analysis import ENGLISH
 from memories.selectors import STATUS
 
 _GAIN = "idf * tf / (tf + %(k1)s * (1 - %(b)s + %(b)s * doc_len / average))"
@@ -137,6 +138,7 @@ class Query:
     # The embedder is down: by words alone nothing can be said about similarity.
     unjudged: bool = False
     narrowed: bool = False
+    languages: list[str] = field(default_factory=lambda: [ENGLISH])
 
 
 def literal(text: str) -> str:

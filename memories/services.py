@@ -14,12 +14,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+import psycopg
 from django.conf import settings
-from django.db import connection
+from django.db import connection, transaction
 
 from governance import review
 from governance import services as governance
 from governance.clock import iso
+from governance.copying import copy_lines, copy_rows, term_field
 from governance.locks import RANK, LockState, compare, locked, quoted, require_plain
 from governance.models import Namespace
 from governance.patterns import CATALOGUE_VERSION
@@ -30,11 +32,25 @@ from memories.models import OnExpire, Status
 from memories.nodes import Guarded, finder
 from memories.planning import target
 from memories.screening import Spans, advise, screen, screened_text, text_sha256, texts_beside, write_flags
+from memories.text_config import language_of
 from memories.vectors import Embedded, Part, embed_texts, write_vectors
 
 STRIPES = 16
 # Rows that one statement of a bulk change takes.
 MANY = 1000
+# From so many rows on a call writes by COPY.
+BULK = 8
+_VERSION_COLUMNS = (
+    "memory_id, version, kind, status, value, content_sha256, memory_type, tags, metadata, confidence, "
+    "pinned, expires_at, on_expire, source_class, source_trace, principal, token_prefix, agent, reason, "
+    "request_id, at"
+)
+_NEW_COLUMNS = (
+    "id, created_at, updated_at, governed, version, lock_mode, lock_reason, locked_by, namespace_id, agent, "
+    "user_id, session_id, memory_key, value, content_sha256, memory_type, tags, metadata, confidence, "
+    "pinned, pinned_by, expires_at, on_expire, source_class, source_trace, doc_len, status, promoted_from, "
+    "held, screened_with"
+)
 FILL_JOB = "embedding.fill"
 # Shorter texts than this say too little alone; their key then speaks for them too.
 SHORT_TEXT = 32
@@ -263,6 +279,11 @@ class Gateway:
         self._manages = manages
         # By key: what is about to stand beside a memory and is screened with it.
         self.beside: dict[str, str] = {}
+        # Of a batch: ids for new lineages, rows that are not in the table yet, and what other rows say.
+        self._reserved: list[int] = []
+        self._reserved_at: datetime | None = None
+        self._new: dict[int, list[Any]] = {}
+        self._known: Known | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -351,6 +372,47 @@ class Gateway:
             if not any(row.identity == exact for row in rows):
                 found[key] = [row for row in rows if row.status in first] or rows
         return {key: choose(self.ctx, key, rows) for key, rows in found.items()}
+
+    def batch(self, requests: Sequence[SetRequest], rows: dict[tuple[str, Identity], Row]) -> None:
+        """Prepare to write these in bulk: one look at the other rows, and ids for what is new.
+
+        New rows are then kept back until `flush`, or until a statement needs to see them.
+        """
+        fresh = {(r.key, r.who) for r in requests if (r.key, r.who) not in rows}
+        if len(fresh) < BULK:
+            return
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT nextval('loom_node_id'), clock_timestamp() FROM generate_series(1, %s)", [len(fresh)]
+            )
+            found = cursor.fetchall()
+        self._reserved = [id_ for id_, _ in reversed(found)]
+        self._reserved_at = found[0][1]
+        self._known = known(self, requests)
+
+    @property
+    def looked_up(self) -> Known | None:
+        """What `batch` found, as long as it holds."""
+        return self._known
+
+    def settle_new(self) -> None:
+        """Store the rows that were kept back.
+
+        One that another transaction made meanwhile is a serialization failure: the pipeline runs the call
+        again, and then sees it.
+        """
+        if not self._new:
+            return
+        try:
+            with transaction.atomic(), connection.cursor() as cursor:
+                copy_rows(cursor, "memories_memory", _NEW_COLUMNS, self._new.values())
+        except psycopg.errors.UniqueViolation:
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    "DO $$ BEGIN RAISE EXCEPTION 'a memory of this batch was made meanwhile' "
+                    "USING ERRCODE = '40001'; END $$"
+                )
+        self._new = {}
 
     def now(self) -> datetime:
         """The database's present instant."""
@@ -471,28 +533,20 @@ class Gateway:
     def _insert(
         self, key: str, who: Identity, state: State, kind: str, promoted_from: int | None = None
     ) -> Row | None:
-        terms, counts, length = term_frequencies(search_text(key, state.value, state.tags))
+        language = language_of(self.namespace_id)
+        terms, counts, length = term_frequencies(search_text(key, state.value, state.tags), language)
         text = _screened(key, state, self.beside.get(key, ""))
         found = screen(text)
         pinned_by = self.ctx.caller.principal if state.pinned else ""
-        with connection.cursor() as cursor:
-            cursor.execute(
-                """INSERT INTO memories_memory (namespace_id, agent, user_id, session_id, memory_key, value,
-                     content_sha256, memory_type, tags, metadata, confidence, pinned, pinned_by, expires_at,
-                     on_expire, source_class, source_trace, governed, created_at, updated_at, doc_len, status,
-                     promoted_from, held, screened_with, version, lock_mode, lock_reason, locked_by)
-                   VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, false,
-                     clock_timestamp(), clock_timestamp(), %s, %s, %s, %s, %s, 1, 'none', '', '')
-                   ON CONFLICT DO NOTHING RETURNING id, updated_at""",
-                [
-                    self.namespace_id, who.agent, who.user_id, who.session_id, key, json.dumps(state.value),
-                    state.content_sha256, state.memory_type, list(state.tags), state.metadata,
-                    state.confidence, state.pinned, pinned_by, state.expires_at, state.on_expire,
-                    state.source_class, state.source_trace, length, state.status, promoted_from,
-                    bool(found), CATALOGUE_VERSION,
-                ],
-            )  # fmt: skip
-            made = cursor.fetchone()
+        made = self._made(
+            [
+                self.namespace_id, who.agent, who.user_id, who.session_id, key, json.dumps(state.value),
+                state.content_sha256, state.memory_type, list(state.tags), state.metadata,
+                state.confidence, state.pinned, pinned_by, state.expires_at, state.on_expire,
+                state.source_class, state.source_trace, length, state.status, promoted_from,
+                bool(found), CATALOGUE_VERSION,
+            ]
+        )  # fmt: skip
         if made is None:
             return None
         row = Row(made[0], key, who, 1, state, LockState(), False, pinned_by, False, length, made[1])
@@ -501,6 +555,29 @@ class Gateway:
         self._postings[row.id] = (terms, counts, length)
         self._count(None, row)
         self._embed(row)
+        return row
+
+    def _made(self, columns: list[Any]) -> tuple[int, datetime] | None:
+        """(id, instant) of a new row with these columns, stored now or kept back for `settle_new`."""
+        if self._reserved and self._reserved_at is not None:
+            id_, at = self._reserved.pop(), self._reserved_at
+            self._new[id_] = [id_, at, at, False, 1, "none", "", "", *columns]
+            if self._known is not None:
+                self._known.add(id_, columns[4], columns[6])
+            return id_, at
+        with connection.cursor() as cursor:
+            cursor.execute(
+                """INSERT INTO memories_memory (namespace_id, agent, user_id, session_id, memory_key, value,
+                     content_sha256, memory_type, tags, metadata, confidence, pinned, pinned_by, expires_at,
+                     on_expire, source_class, source_trace, doc_len, status, promoted_from, held,
+                     screened_with, governed, created_at, updated_at, version, lock_mode, lock_reason,
+                     locked_by)
+                   VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+                     %s, false, clock_timestamp(), clock_timestamp(), 1, 'none', '', '')
+                   ON CONFLICT DO NOTHING RETURNING id, updated_at""",
+                columns,
+            )
+            row: tuple[int, datetime] | None = cursor.fetchone()
         return row
 
     def _update(
@@ -512,13 +589,17 @@ class Gateway:
         governed: bool = False,
         canonical_key: str = "",
     ) -> Row:
+        self.settle_new()
+        # What was looked up beforehand no longer holds for sure.
+        self._known = None
         old = row.state
         length = row.doc_len
         text_moved = (state.content_sha256, state.tags) != (old.content_sha256, old.tags)
         screens = text_moved or (state.metadata, state.source_trace) != (old.metadata, old.source_trace)
         held: bool | None = None
         if text_moved:
-            terms, counts, length = term_frequencies(search_text(row.key, state.value, state.tags))
+            language = language_of(self.namespace_id)
+            terms, counts, length = term_frequencies(search_text(row.key, state.value, state.tags), language)
         if screens:
             beside = self.beside.get(row.key)
             if beside is None:
@@ -616,18 +697,21 @@ class Gateway:
         self._embeddings[row.id] = (parts, row.state.content_sha256)
 
     def flush(self) -> None:
-        """Write versions, postings, vectors and statistics that the writes of this call left."""
+        """Write rows, versions, postings, vectors and statistics that the writes of this call left."""
+        self.settle_new()
         with connection.cursor() as cursor:
-            if self._versions:
+            if len(self._versions) >= BULK:
+                copy_rows(cursor, "memories_memoryversion", _VERSION_COLUMNS, self._versions)
+            elif self._versions:
                 marks = "(" + ",".join(["%s"] * len(self._versions[0])) + ")"
                 cursor.execute(
-                    "INSERT INTO memories_memoryversion (memory_id, version, kind, status, value, "  # noqa: S608
-                    "content_sha256, memory_type, tags, metadata, confidence, pinned, expires_at, on_expire, "
-                    "source_class, source_trace, principal, token_prefix, agent, reason, request_id, at) "
-                    "VALUES " + ",".join([marks] * len(self._versions)),
+                    f"INSERT INTO memories_memoryversion ({_VERSION_COLUMNS}) VALUES "  # noqa: S608
+                    + ",".join([marks] * len(self._versions)),
                     [value for version in self._versions for value in version],
                 )
-            self._flush_postings(cursor)
+            # What is taken back needs no index, and an index refuses nothing; it is most of the work.
+            if not (self.ctx.is_dry_run or self.ctx.review is not None):
+                self._flush_postings(cursor)
             self._flush_embeddings(cursor)
             if self._flags:
                 write_flags(cursor, self._flags)
@@ -650,6 +734,17 @@ class Gateway:
             )
         if self._reindexed:
             cursor.execute("DELETE FROM memories_posting WHERE memory_id = ANY(%s)", [list(self._reindexed)])
+        if len(self._postings) >= BULK:
+            # The bulk of a batch, hence spelt out.
+            copy_lines(
+                cursor, "memories_posting", "namespace_id, memory_id, term, tf, doc_len, active",
+                (
+                    f"{self.namespace_id}\t{id_}\t{term_field(term)}\t{count}\t{length}\t{self._active[id_]}\n"
+                    for id_, (terms, counts, length) in self._postings.items()
+                    for term, count in zip(terms, counts, strict=True)
+                ),
+            )  # fmt: skip
+            return
         rows = [
             (id_, term, count, length, self._active[id_])
             for id_, (terms, counts, length) in self._postings.items()
@@ -852,6 +947,11 @@ def _others(
     """
     from memories.selectors import SERVED, scope
 
+    if gate.looked_up is not None:
+        return _judged(row, gate.looked_up.pin(key, row, sha), sha, gate, unpins), gate.looked_up.twin(
+            key, sha
+        )
+    gate.settle_new()
     where, params = scope(gate.ctx, named=False)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -870,15 +970,82 @@ def _others(
         )  # fmt: skip
         found = {is_pin: rest for is_pin, *rest in cursor.fetchall()}
     duplicate = found[False][4] if False in found else None
+    pin = None
+    if True in found:
+        id_, by, value, held, _ = found[True]
+        pin = Pin(id_, by, json.loads(value), held)
+    return _judged(row, pin, sha, gate, unpins), duplicate
+
+
+def _judged(row: Row | None, pin: Pin | None, sha: str, gate: Gateway, unpins: bool) -> Pin | None:
+    """The pin that stands against the write, of the row's own and that of another row under its key."""
     if row is not None and row.state.pinned and row.served:
         # The row's own pin decides; another one under this key does not bind the writer who holds it.
         same = row.state.content_sha256 == sha and not unpins
         mine = row.pinned_by == gate.ctx.caller.principal or same
-        return (None if mine else Pin(row.id, row.pinned_by, row.state.value, row.held)), duplicate
-    if True in found:
-        id_, by, value, held, _ = found[True]
-        return Pin(id_, by, json.loads(value), held), duplicate
-    return None, duplicate
+        return None if mine else Pin(row.id, row.pinned_by, row.state.value, row.held)
+    return pin
+
+
+class Known:
+    """What other rows have to say to every item of a batch; see `_others`, which asks for one."""
+
+    def __init__(
+        self, pins: list[tuple[int, str, str, str, str, bool]], twins: dict[tuple[str, str], str]
+    ) -> None:
+        self._pins = pins
+        self._twins = twins
+        # Of rows of the batch itself: (key, id) by content.
+        self._own: dict[str, list[str]] = {}
+
+    def add(self, id_: int, key: str, sha: str) -> None:
+        """A new row of the batch."""
+        self._own.setdefault(sha, []).append(key)
+
+    def pin(self, key: str, row: Row | None, sha: str) -> Pin | None:
+        """The pinned value under this key that a write of `sha` would contradict."""
+        own = row.id if row else 0
+        for id_, name, by, value, content, held in self._pins:
+            if name == key and id_ != own and content != sha:
+                return Pin(id_, by, json.loads(value), held)
+        return None
+
+    def twin(self, key: str, sha: str) -> str | None:
+        """Another key with this content; the oldest."""
+        if (key, sha) in self._twins:
+            return self._twins[key, sha]
+        return next((other for other in self._own.get(sha, ()) if other != key), None)
+
+
+def known(gate: Gateway, requests: Sequence[SetRequest]) -> Known:
+    """One look for all items of a batch, which all write under one identity."""
+    from memories.selectors import SERVED, scope
+
+    who = requests[0].who
+    keys = list({request.key for request in requests})
+    wanted = list({(request.key, content_sha256(request.value)) for request in requests})
+    where, params = scope(gate.ctx, named=False)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""SELECT m.id, m.memory_key, m.pinned_by, m.value, m.content_sha256, m.held
+                FROM memories_memory m
+                WHERE m.namespace_id = %s AND m.memory_key = ANY(%s) AND m.pinned AND {SERVED}
+                  AND m.agent IN ('-', %s) AND m.user_id IN ('-', %s) AND m.session_id IN ('-', %s)
+                ORDER BY m.id""",  # noqa: S608 - fragments are constant
+            [gate.namespace_id, keys, who.agent, who.user_id, who.session_id],
+        )
+        pins = cursor.fetchall()
+        cursor.execute(
+            f"""SELECT w.key, w.sha, twin.memory_key
+                FROM unnest(%s::text[], %s::text[]) AS w (key, sha)
+                CROSS JOIN LATERAL (
+                  SELECT m.memory_key FROM memories_memory m
+                  WHERE {where} AND m.content_sha256 = w.sha AND {SERVED} AND m.memory_key <> w.key
+                  ORDER BY m.id LIMIT 1) twin""",  # noqa: S608 - fragments are constant
+            [[key for key, _ in wanted], [sha for _, sha in wanted], *params],
+        )
+        twins = {(key, sha): other for key, sha, other in cursor.fetchall()}
+    return Known(pins, twins)
 
 
 def pinned_conflict(ctx: Context, key: str, pin: Pin, offered: Any) -> OpError:
@@ -1083,10 +1250,11 @@ def lock_row(gate: Gateway, row: Row | Guarded, request: LockRequest) -> tuple[L
 
 
 def memory_unlock(
-    gate: Gateway, key: str, reason: str, locked_at: datetime | None = None
+    gate: Gateway, key: str, reason: str, locked_at: datetime | None = None, effect: str = ""
 ) -> tuple[Row | Guarded, bool]:
     """Take a lock away; (row as it was, changed). The pipeline has checked that an admin asks.
 
+    `effect` is what a plan of it says besides.
     `locked_at` names the lock that was seen: OpError 409 when a tighter one has taken its place since.
     """
     row = guarded_row(gate, key, tuple(s for s in Status.values if s != Status.REDACTED))
@@ -1110,7 +1278,7 @@ def memory_unlock(
         )
         cursor.execute("SELECT set_config('loom.loosen', '', true)")
     _record_lock(gate, row, LockState(), reason)
-    review.consider(gate.ctx, "memory.unlock", lambda: [target(row, "lock loosened")])
+    review.consider(gate.ctx, "memory.unlock", lambda: [target(row, "lock loosened")], effect=effect)
     return row, True
 
 
@@ -1146,8 +1314,6 @@ def expire_due(limit: int = 500) -> int:
 
     A lock in force defers it: the row stays, served, until the lock ends or is loosened.
     """
-    from django.db import transaction
-
     from governance import audit
 
     with connection.cursor() as cursor:

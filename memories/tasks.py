@@ -7,7 +7,7 @@ from typing import Any
 from celery import shared_task
 
 from governance.jobs import JobRun, job
-from memories import embedding_fill, graph, screening, services
+from memories import embedding_fill, graph, relock, screening, services
 
 
 @shared_task(name="memories.expire_due")
@@ -38,3 +38,9 @@ def graft() -> None:
 def fill(run: JobRun) -> dict[str, Any]:
     """Embed what could not be embedded when it was written."""
     return embedding_fill.embedding_fill(run)
+
+
+@job(relock.RELOCK_JOB)
+def lock_again(run: JobRun) -> dict[str, Any]:
+    """Lock again what was loosened for a while."""
+    return relock.relock(run)

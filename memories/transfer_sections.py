@@ -27,6 +27,7 @@ from memories.analysis import search_text, term_frequencies
 from memories.embedders import get_embedder
 from memories.models import OnExpire, Status
 from memories.services import FILL_JOB
+from memories.text_config import language_of
 from memories.transfer import IMPORT_OP, Import, Line, Row, TransferError, section
 
 FETCH = 50
@@ -321,7 +322,9 @@ class Memories:
         for row in rows:
             length = None
             if row.status != Status.REDACTED:
-                terms, counts, length = term_frequencies(search_text(row.memory_key, row.value, row.tags))
+                terms, counts, length = term_frequencies(
+                    search_text(row.memory_key, row.value, row.tags), language_of(run.namespace.pk)
+                )
                 active = row.status == Status.ACTIVE
                 postings += [
                     (run.namespace.pk, row.memory_id, term, count, length, active)

@@ -21,7 +21,9 @@ from django.db import connection, transaction
 from governance import audit
 from governance.directory import several_may_write
 from governance.jobs import JobRun
-from loomsite.ops import Context, Effect
+from governance.models import Namespace
+from governance.services import system_context
+from loomsite.ops import Context, Effect, not_found
 from memories.services import Gateway, Row, content_sha256
 from procedures import evidence, judging, selectors
 from procedures.counting import Tally
@@ -32,7 +34,7 @@ from procedures.graph import KEY_PREFIX, Graph
 from procedures.judging import Judgement
 from procedures.models import Revision
 from procedures.selectors import Found, RevisionRow, missing, revision_graph
-from procedures.services import NOBODY, Flags, audit_of, last_number, lock_present, value_of
+from procedures.services import EVOLVE_JOB, NOBODY, Flags, audit_of, last_number, lock_present, value_of
 
 PIECE = 25_000
 """Runs folded in one transaction; some seconds, in which reports of further runs wait."""
@@ -50,6 +52,26 @@ class Request:
     procedure_id: int
     given: dict[str, Any] = field(default_factory=dict)
     dry_run: bool = False
+
+
+def context_of(run: JobRun) -> Context:
+    """The context of whoever queued the job."""
+    namespace = Namespace.objects.select_related("org").filter(pk=run.namespace_id or 0).first()
+    if namespace is None:
+        raise not_found("the job's namespace is not there any more")
+    asked = run.input
+    ctx = system_context(
+        org=namespace.org,
+        namespace=namespace,
+        op_name=EVOLVE_JOB,
+        principal=asked.get("principal", "system"),
+    )
+    ctx.caller = replace(ctx.caller, token_prefix=asked.get("token_prefix", ""))
+    ctx.agent, ctx.user_id = asked.get("agent"), asked.get("user_id")
+    ctx.session_id, ctx.run_id = asked.get("session_id"), asked.get("run_id", "")
+    ctx.reason = asked.get("reason", "")
+    ctx.request_id = asked.get("request_id") or ctx.request_id
+    return ctx
 
 
 def evolve(ctx: Context, request: Request, run: JobRun | None = None) -> dict[str, Any]:
@@ -114,7 +136,7 @@ class _Piece:
 
 def _piece(ctx: Context, request: Request) -> _Piece:
     """One transaction's work, in the caller's transaction."""
-    gate, row, present = _locked(ctx, request.procedure_id)
+    gate, row, present = locked_rows(ctx, request.procedure_id)
     chosen = choose(present.metadata, present.evolve_settings, request.given)
     upto = min(present.runs_total, present.runs_folded + PIECE)
     work = _Work(present, selectors.revision_rows(present.id), _now())
@@ -148,7 +170,7 @@ def _piece(ctx: Context, request: Request) -> _Piece:
     return _Piece(answer, present.runs_total - upto)
 
 
-def _locked(ctx: Context, procedure_id: int) -> tuple[Gateway, Row, Found]:
+def locked_rows(ctx: Context, procedure_id: int) -> tuple[Gateway, Row, Found]:
     """The memory row and the procedure's, locked in this order like every other write does."""
     gate = Gateway(ctx, None, manages=KEY_PREFIX)
     with connection.cursor() as cursor:

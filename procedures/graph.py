@@ -250,7 +250,11 @@ def faults_of(given: Mapping[str, Any]) -> list[Fault]:
     nodes = _list(given, "nodes", MAX_NODES, faults)
     edges = _list(given, "edges", MAX_EDGES, faults)
     if not nodes and not any(fault.place == ("nodes",) for fault in faults):
-        faults.append(Fault(("nodes",), "must hold at least one node"))
+        faults.append(Fault(("nodes",), "must hold at least two nodes"))
+    elif len(nodes) == 1:
+        faults.append(
+            Fault(("nodes",), "holds one node; one step is a lesson, not a procedure (memory.set keeps one)")
+        )
     ids = _node_faults(nodes, faults)
     pairs = _edge_faults(edges, set(ids), faults)
     # What is too much is not walked, and what is not known cannot be walked.

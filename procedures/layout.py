@@ -2,9 +2,10 @@
 
 Four steps: cycles are broken at back edges; each node is put one layer below its lowest predecessor; edges
 over a few layers get a narrow lane in each, so that what crosses is seen (longer ones are drawn straight, for
-their lanes would push everything apart); layers are ordered by the medians of
-their neighbours (Eades and Wormald 1994), down and up, and the ordering with the fewest crossings wins. Own
-code of this size, because it needs no compiled dependency and 500 nodes take a fraction of a second.
+their lanes would push everything apart); layers are ordered by the medians of their neighbours (Eades and
+Wormald 1994), down and up, and the ordering with the fewest crossings wins. Layers too wide for a screen are
+broken into lines at the end. Own code of this size, because it needs no compiled dependency and 500 nodes
+take a fraction of a second.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from procedures.graph import back_edges, entries_of
 
 SWEEPS = 8
 LANE = 0.15
 """Width of an edge on its way through a layer, in columns."""
+WIDEST = 20
+"""Columns of a line; a layer that is wider is broken into several lines, one below the other."""
 LONGEST = 5
 """Layers that an edge may span and still get lanes."""
 
@@ -80,12 +84,25 @@ def layout(edges: Sequence[tuple[str, str]], nodes: Sequence[str] = ()) -> Layou
                 down.setdefault(upper, []).append(lower)
         if places:
             routes[src, dst] = places if top == src else places[::-1]
-    rows = _ordered(rows, down)
-    column = {item: at for row in rows for item, at in _columns(row)}
+    lines = [line for row in _ordered(rows, down) for line in _lines(row)]
+    placed = {item: Position(layer, at) for layer, line in enumerate(lines) for item, at in _columns(line)}
     return Layout(
-        {id_: Position(layers[id_], column[id_, "", layers[id_]]) for id_ in ids},
-        {edge: [Position(item[2], column[item]) for item in items] for edge, items in routes.items()},
+        {id_: placed[id_, "", layers[id_]] for id_ in ids},
+        {edge: [placed[item] for item in items] for edge, items in routes.items()},
     )
+
+
+def _lines(row: list[_Item]) -> Iterator[list[_Item]]:
+    """A row in lines of at most `WIDEST` columns, as equal as can be: a whole graph has to fit a screen."""
+    width = sum(LANE if item[1] else 1.0 for item in row)
+    share = width / max(1, ceil(width / WIDEST))
+    lines: dict[int, list[_Item]] = {}
+    passed = 0.0
+    for item in row:
+        own = LANE if item[1] else 1.0
+        lines.setdefault(int((passed + own / 2) / share), []).append(item)
+        passed += own
+    yield from lines.values()
 
 
 def _columns(row: list[_Item]) -> Iterator[tuple[_Item, float]]:

@@ -61,7 +61,7 @@ def located(
     """Where `at` (else the last of `recent`) is, and what can follow within `hops` steps."""
     names = list(recent)
     if at and (not names or names[-1] != at):
-        if not (names and _same(graph, names[-1], at)):
+        if not (names and _same(graph, resolve_path(graph, names)[-1], at)):
             names.append(at)
     path = resolve_path(graph, names)
     active = path[-1] if path else None
@@ -79,10 +79,11 @@ def located(
     )
 
 
-def _same(graph: Graph, last: str, at: str) -> bool:
-    """An id and its unambiguous tool are two names of one place."""
-    one, other = graph.resolve(last), graph.resolve(at)
-    return one is not None and one == other
+def _same(graph: Graph, last: str | None, at: str) -> bool:
+    """Whether `at` names the node where the path ends: by its id, or by a tool that it bears."""
+    if last is None:
+        return False
+    return last == at if at in graph.by_id else last in graph.tools.get(at, ())
 
 
 def _dominant(graph: Graph, tally: Tally, active: str | None) -> list[str]:

@@ -182,8 +182,9 @@ def _prepare_add(ctx: Context, data: AddInput) -> _Asked:
     text=AgentText(
         what="Stores a procedure: a name, the situation it is for, its steps, and a graph when it branches. "
         "The same name rewrites it. 400 lists every fault of a graph. 409 USE_REVISE: it has runs, so its "
-        "graph is changed by procedure.revise. 423 LOCKED: it is read_only. Undo: add the old one again "
-        "(memory.history), or memory.delete.",
+        "graph is changed by procedure.revise. 409 VERSION_CONFLICT: another name has the same key; choose "
+        "another. 423 LOCKED: it is read_only. Undo: add the old one again (memory.history), or "
+        "memory.delete.",
         when='"This is how we do X", after work that took several steps and will come again.',
         when_not="For one fact or lesson (memory.set); to change the graph of one that has runs "
         "(procedure.revise); to copy one from elsewhere (procedure.fork).",
@@ -571,7 +572,8 @@ class ListOutput(OpOutput):
     """A page of procedures."""
 
     procedures: list[dict[str, Any]] = Field(
-        description="name, situation, tags, memory_key, created_at, status, run_stats each, by key."
+        description="name, situation, tags, memory_key, created_at, status, held, run_stats each, by key. A "
+        "held one holds a text that looks like an instruction; match does not offer it."
     )
     next_cursor: str | None = None
 

@@ -11,7 +11,7 @@ from procedures.selectors import MatchRequest, procedure_match, procedure_versio
 SHOWN = 3
 
 
-@section("Procedures", order=15)
+@section("Procedures", order=25, share=0.15)
 def procedures_section(ctx: Context, wanted: Wanted) -> Iterator[Item]:
     """What fits the situation (else the query) in this namespace, with its steps."""
     situation = wanted.situation.strip() or wanted.query

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from procedures.counting import Count, Tally, smoothed
-from procedures.graph import Graph, proven_path
+from procedures.graph import Edge, Graph, Node, proven_path
 from procedures.layout import Position, layout
 
 COLUMN, ROW = 216, 104
@@ -47,6 +47,10 @@ class Line:
     width: float
     css: str
     title: str
+    sign: str = ""
+    """What happened to it between two revisions, at (x, y)."""
+    x: float = 0
+    y: float = 0
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,83 @@ def picture(
         ]
         + ([Row("all others", "", Count(total=tally.other_edges), None, [])] if tally.other_edges else []),
     )
+
+
+# A difference
+
+SIGNS = {"added": "+ added", "removed": "− removed", "changed": "~ changed", "same": ""}
+
+
+def picture_of_difference(before: Graph, after: Graph) -> Picture:
+    """Both graphs in one drawing: what was added, removed and changed has a class and says so in words."""
+    nodes = [*after.nodes, *(node for node in before.nodes if node.id not in after.by_id)]
+    pairs = list(dict.fromkeys((edge.src, edge.dst) for edge in (*after.edges, *before.edges)))
+    placed = layout(pairs, [node.id for node in nodes])
+    middle = MARGIN + placed.columns * COLUMN + BOX_WIDTH / 2
+
+    def corner(place: Position) -> tuple[float, float]:
+        return middle + place.column * COLUMN - BOX_WIDTH / 2, MARGIN + place.layer * ROW
+
+    boxes = []
+    for node in nodes:
+        word = _changed(before.by_id.get(node.id), after.by_id.get(node.id))
+        x, y = corner(placed.positions[node.id])
+        title = f"{node.words}\n{SIGNS[word] or 'the same in both'}"
+        css = f"node {node.kind} {word}"
+        boxes.append(
+            Box(node.id, round(x, 1), round(y, 1), wrapped(node.words), SIGNS[word], node.kind, css, title)
+        )
+    had, has = _edges_by_pair(before), _edges_by_pair(after)
+    lines = []
+    for src, dst in pairs:
+        word = _changed(had.get((src, dst)), has.get((src, dst)))
+        start, end = corner(placed.positions[src]), corner(placed.positions[dst])
+        back = placed.positions[dst].layer <= placed.positions[src].layer
+        bends = [corner(place) for place in placed.bends.get((src, dst), ())]
+        x, y = _halfway(start, end, bends, back)
+        lines.append(
+            Line(
+                src, dst, _way(start, end, bends, back), 1.5 if word == "same" else 3, f"edge {word}",
+                f"{src} to {dst}: {SIGNS[word] or 'the same in both'}", SIGNS[word][:1], round(x), round(y),
+            )
+        )  # fmt: skip
+    return Picture(
+        width=math.ceil(2 * middle),
+        height=2 * MARGIN + (placed.layers - 1) * ROW + BOX_HEIGHT,
+        boxes=boxes,
+        lines=lines,
+        nodes=[],
+        edges=[],
+        undeclared=[],
+    )
+
+
+def _changed(was: Node | set[Edge] | None, now: Node | set[Edge] | None) -> str:
+    if was is None:
+        return "added"
+    if now is None:
+        return "removed"
+    return "same" if was == now else "changed"
+
+
+def _edges_by_pair(graph: Graph) -> dict[tuple[str, str], set[Edge]]:
+    found: dict[tuple[str, str], set[Edge]] = {}
+    for edge in graph.edges:
+        found.setdefault((edge.src, edge.dst), set()).add(edge)
+    return found
+
+
+def _halfway(
+    start: tuple[float, float], end: tuple[float, float], bends: list[tuple[float, float]], back: bool
+) -> tuple[float, float]:
+    """A place on the curve of `_way`, near its middle."""
+    if back:
+        half = (start[1] + end[1] + BOX_HEIGHT) / 2
+        return max(start[0], end[0]) + BOX_WIDTH + 26, half
+    if bends:
+        x, y = bends[len(bends) // 2]
+        return x + BOX_WIDTH / 2, y + BOX_HEIGHT / 2
+    return (start[0] + end[0] + BOX_WIDTH) / 2, (start[1] + BOX_HEIGHT + end[1]) / 2
 
 
 def _marks(proven: bool, dead: bool, prone: bool) -> list[str]:

@@ -289,6 +289,7 @@ def procedure_list(
             "memory_key": row.key,
             "created_at": iso(row.created_at),
             "status": row.status,
+            "held": row.held,
             "run_stats": row.run_stats,
         }
         for row in rows[:limit]

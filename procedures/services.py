@@ -13,6 +13,7 @@ from django.db import connection, transaction
 from pgvector import HalfVector
 
 from governance import services as governance
+from governance.clock import iso
 from governance.locks import locked
 from governance.models import Namespace, Org
 from loomsite.ops import AuditEntry, Context, Door, Effect, OpError, invalid, limits
@@ -158,8 +159,8 @@ class _Plan:
     value: Any
 
 
-def _plan(recipe: Recipe, present: Found | None) -> _Plan:
-    """OpError 409 USE_REVISE when runs stand against the change of the graph."""
+def _plan(recipe: Recipe, present: Found | None, *, served: bool = True) -> _Plan:
+    """OpError 409 USE_REVISE when runs stand against the change of the graph. `served`: it has not ended."""
     if present is None:
         graph = recipe.graph or chain(recipe.steps)
         return _opened(recipe, graph, 1)
@@ -172,10 +173,11 @@ def _plan(recipe: Recipe, present: Found | None) -> _Plan:
         value = value_of(recipe.name, recipe.situation, current, path, present.revision, Flags.of(present))
         return _Plan(current, present.revision, False, value)
     if present.runs_total:
+        way = "" if served else "memory.restore it first: it has ended, and its runs are kept with it. "
         raise OpError(
             "USE_REVISE",
             f"{present.key} has {present.runs_total} runs, so its graph is changed by procedure.revise, "
-            "which is judged by what follows. Nothing was stored.",
+            f"which is judged by what follows. {way}Nothing was stored.",
             memory_key=present.key,
             revision=present.revision,
             run_stats=present.run_stats,
@@ -241,7 +243,8 @@ def procedure_add(
 ) -> Added:
     """Make a procedure, or rewrite the one of this name. OpError 409 USE_REVISE, GOVERNED_KEY; 413; 423.
 
-    A fork is never a rewrite: 409 VERSION_CONFLICT when its key stands already.
+    409 VERSION_CONFLICT when the key belongs to a procedure of another name, and for a fork, which is never a
+    rewrite, whenever its key stands already.
     """
     gate = Gateway(ctx, prepared.by_text if prepared else None, manages=KEY_PREFIX)
     who = (recipe.key, NOBODY)
@@ -278,10 +281,10 @@ def _add(
             status=row.state.status,
         )
     present = lock_present(row) if row is not None else None
-    plan = _plan(recipe, present)
-    require_within_limit(plan.value)
     if present is not None and present.name and present.name != recipe.name:
-        ctx.advisories.append(f"name: {recipe.key} was called {present.name!r}; it has been rewritten")
+        raise _other_name(recipe, present)
+    plan = _plan(recipe, present, served=row is None or row.served)
+    require_within_limit(plan.value)
     # What was embedded beforehand may have been overtaken; a job then fills it in.
     if gate.vectors is not None and embedding_text(recipe.key, plan.value) not in gate.vectors:
         gate.vectors = None
@@ -293,7 +296,10 @@ def _add(
     gate.beside[recipe.key] = plan.graph.names
     fresh = gate.write(row, recipe.key, NOBODY, state, kind)
     gate.flush()
-    by_person = ctx.caller.acts_for == "person" or ctx.caller.door == Door.CONSOLE
+    # What is read_only is not vouched for in passing either: a call that changes nothing changes nothing.
+    by_person = (ctx.caller.acts_for == "person" or ctx.caller.door == Door.CONSOLE) and not (
+        row is not None and row.lock.refuses(Effect.VALUE)
+    )
     tools = sorted(plan.graph.tools)
     unchanged = (
         present is not None and row is not None and fresh.state.content_sha256 == row.state.content_sha256
@@ -329,6 +335,18 @@ def _add(
             )  # fmt: skip
     _keep_situation(gate, fresh.id, recipe.situation, prepared)
     return Added(fresh, plan.number, list(plan.value["steps"]))
+
+
+def _other_name(recipe: Recipe, present: Found) -> OpError:
+    """The 409 for a name whose key is taken by a procedure of another name."""
+    return OpError(
+        "VERSION_CONFLICT",
+        f"name: {recipe.name!r} has the key {present.key}, which belongs to the procedure {present.name!r}. "
+        "Choose another name; to rewrite that procedure, give its name exactly. Nothing was stored.",
+        memory_key=present.key,
+        memory_id=str(present.id),
+        name=present.name,
+    )
 
 
 def lock_present(row: Row) -> Found | None:
@@ -713,7 +731,7 @@ def procedure_fork(
         "run_stats": source.run_stats,
         "by": ctx.caller.principal,
         "why": ctx.reason,
-        "at": at.isoformat(),
+        "at": iso(at),
     }
     added = procedure_add(ctx, recipe, prepared, kind="fork", forked_from=forked_from)
     if ctx.audit:

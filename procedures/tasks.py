@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from celery import shared_task
 from django.db import transaction
 
 from governance.jobs import JobRun, job
-from governance.models import Namespace
-from governance.services import system_context
-from loomsite.ops import Context, not_found
 from procedures import evolving, services
 
 
@@ -28,27 +24,7 @@ def evolve(run: JobRun) -> dict[str, Any]:
     request = evolving.Request(
         int(run.input["procedure_id"]), run.input.get("given", {}), bool(run.input.get("dry_run"))
     )
-    return {**evolving.evolve(_context(run), request, run), "job_id": str(run.id)}
-
-
-def _context(run: JobRun) -> Context:
-    """The context of whoever queued the job."""
-    namespace = Namespace.objects.select_related("org").filter(pk=run.namespace_id or 0).first()
-    if namespace is None:
-        raise not_found("the job's namespace is not there any more")
-    asked = run.input
-    ctx = system_context(
-        org=namespace.org,
-        namespace=namespace,
-        op_name=services.EVOLVE_JOB,
-        principal=asked.get("principal", "system"),
-    )
-    ctx.caller = replace(ctx.caller, token_prefix=asked.get("token_prefix", ""))
-    ctx.agent, ctx.user_id = asked.get("agent"), asked.get("user_id")
-    ctx.session_id, ctx.run_id = asked.get("session_id"), asked.get("run_id", "")
-    ctx.reason = asked.get("reason", "")
-    ctx.request_id = asked.get("request_id") or ctx.request_id
-    return ctx
+    return {**evolving.evolve(evolving.context_of(run), request, run), "job_id": str(run.id)}
 
 
 @shared_task(name="procedures.evolve_due", expires=60, soft_time_limit=120, time_limit=150)

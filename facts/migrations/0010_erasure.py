@@ -67,5 +67,5 @@ BACK = _BEFORE + "DROP FUNCTION loom_erase_facts(bigint, bigint[]);"
 class Migration(migrations.Migration):
     """The guard, and the function."""
 
-    dependencies = [("facts", "0003_vectors_by_embedder"), ("governance", "0010_erasure")]
+    dependencies = [("facts", "0004_graph"), ("governance", "0010_erasure")]
     operations = [migrations.RunSQL(FORWARD, BACK)]

@@ -91,11 +91,12 @@ _TONES = {
     "active": "good", "applied": "good", "done": "good", "ok": "good", "valid": "good",
     "would change": "good",
     "parked": "warn", "requested": "quiet", "erased": "bad",
+    "template": "good", "accepted": "good", "pending": "warn", "quarantined": "bad", "reverted": "bad",
+    "withdrawn": "quiet",
     "stale": "warn", "superseded": "quiet", "archived": "quiet", "expired": "quiet", "revoked": "quiet",
     "deactivated": "quiet",
     "queued": "quiet", "running": "warn", "no_delete": "lock", "read_only": "lock", "admin": "lock",
     "deleted": "bad", "rejected": "bad", "redacted": "bad", "failed": "bad", "refused": "bad",
-    "pending": "warn",
 }  # fmt: skip
 _WORDS = {"no_delete": "no delete", "read_only": "read only", "none": "not locked"}
 

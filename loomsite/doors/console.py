@@ -62,7 +62,7 @@ class LoomAdminSite(AdminSite):
         from governance.console import sight
         from governance.review_pages import waiting_for
 
-        waiting = waiting_for(sight(request), 99)
+        waiting = waiting_for(request).count
         counts = {"plan": str(waiting) if waiting else ""}
         items = [
             ("Home", "index", "home"),
@@ -95,9 +95,8 @@ class LoomAdminSite(AdminSite):
         from governance.selectors import worker_seen
 
         seen = sight(request)
-        with connection.cursor() as cursor:
-            cursor.execute("SHOW server_version")
-            version = cursor.fetchone()[0].split()[0]
+        connection.ensure_connection()
+        major, minor = divmod(connection.connection.info.server_version, 10_000)
         request.current_app = self.name
         context = {
             **self.each_context(request),
@@ -106,7 +105,7 @@ class LoomAdminSite(AdminSite):
             "attention": all_attention(request),
             "activity": activity(seen),
             "events": list(audit_events(seen).order_by("-pk")[:12]),
-            "database": version,
+            "database": f"{major}.{minor}",
             "worker": worker_seen(),
             "open_jobs": bounded_count(jobs(seen).filter(state__in=["queued", "running"])),
             "embedder": settings.LOOM_EMBEDDER,

@@ -399,10 +399,11 @@ def outcome(op: Op, given: Body, body: Body) -> str:
     if body.get("state") == "pending_review":
         text = "Nothing has changed yet: a person must approve."
         if body.get("plan_id"):
-            text += (
-                f" Plan {body['plan_id']}, open until {body.get('plan_expires_at')}: plan.get tells what was "
-                f"decided. Tell the person where: {body.get('review_url')}"
-            )
+            text += f" Plan {body['plan_id']}."
+        if body.get("plan_expires_at"):
+            text += f" It is open until {body['plan_expires_at']}; plan.get tells what was decided."
+        if body.get("review_url"):
+            text += f" Tell the person where: {body['review_url']}"
     elif op.name in _SENTENCES:
         text = _SENTENCES[op.name](body, given)
     else:

@@ -128,7 +128,12 @@ LOOM_SWEEP_S = env.integer("LOOM_SWEEP_S", 15, 1, 3600)
 LOOM_EVOLVE_QUIET_S = env.integer("LOOM_EVOLVE_QUIET_S", 60, 0, 86_400)
 LOOM_PROCEDURE_STRIKE_LIMIT = env.integer("LOOM_PROCEDURE_STRIKE_LIMIT", 3, 0, 1000)
 
-LOOM_EMBEDDER = env.choice("LOOM_EMBEDDER", "wordllama", ("wordllama", "openai", "none"))
+LOOM_EMBEDDER = env.choice(
+    "LOOM_EMBEDDER", "wordllama", ("wordllama", "openai", "fastembed", "sentence-transformers", "none")
+)
+LOOM_EMBEDDER_PATH = env.text("LOOM_EMBEDDER_PATH")
+if LOOM_EMBEDDER in ("fastembed", "sentence-transformers"):
+    env.needed("LOOM_EMBEDDER_PATH", f"LOOM_EMBEDDER={LOOM_EMBEDDER} loads its model from this folder")
 LOOM_EMBEDDER_URL = env.text("LOOM_EMBEDDER_URL")
 if LOOM_EMBEDDER == "openai":
     env.needed("LOOM_EMBEDDER_URL", "LOOM_EMBEDDER=openai embeds there")
@@ -170,4 +175,5 @@ CELERY_BEAT_SCHEDULE = {
     "evolve": {"task": "procedures.evolve_due", "schedule": float(LOOM_SWEEP_S)},
     "graft": {"task": "memories.graft", "schedule": float(LOOM_SWEEP_S)},
     "rescan": {"task": "memories.rescan", "schedule": float(LOOM_SWEEP_S)},
+    "rescan_facts": {"task": "facts.rescan", "schedule": float(LOOM_SWEEP_S)},
 }

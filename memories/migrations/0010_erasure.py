@@ -60,7 +60,7 @@ REVOKE ALL ON memories_rawturn, memories_rawsession, memories_rawposting FROM lo
 class Migration(migrations.Migration):
     """The functions, and the index of tombstones."""
 
-    dependencies = [("memories", "0006_chunks_and_graph"), ("governance", "0010_erasure")]
+    dependencies = [("memories", "0007_text_config"), ("governance", "0010_erasure")]
     operations = [
         migrations.AddIndex(
             model_name="memory",

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import connection
 from django.test import Client, override_settings
 
 from benchmarks import floor
 from benchmarks.replay import Recorder, Recording, alike
+from facts.models import FactEmbedding, FactPosting, Lineage, Version
 from governance import pipeline
 from governance.models import AuditEvent
 from governance.tenancy import Credentials
@@ -89,6 +91,30 @@ def test_each_replay_of_a_set_writes_a_memory_of_its_own_with_all_that_belongs_t
         assert Posting.objects.filter(memory=memory).count() == memory_terms()
     assert AuditEvent.objects.count() == events + 3
     assert AuditEvent.objects.filter(seq__gt=last).count() == 3
+
+
+def test_each_replay_of_a_correction_corrects_a_fact_of_its_own(served: Any, cast: Cast) -> None:
+    client, recordings = served
+    token = cast.token("mate")
+
+    def fact(subject: str) -> str:
+        body = {"subject": subject, "attribute": "town", "value": "Oslo", "validFrom": "2010-01-01"}
+        answer = pipeline.run("fact.remember", body, Credentials(bearer=token))
+        return str(answer.body["factId"])
+
+    payload = {"factId": fact("Ada"), "value": "Bergen", "validFrom": "2015-01-01"}
+    recordings["fact.correct"] = [recorded(token, "fact.correct", payload)]
+    (Path(settings.LOOM_HOME) / floor.FILE).write_bytes(pickle.dumps(recordings))
+    floor.recordings.cache_clear()
+    for subject in ("Bo", "Cy"):
+        before = AuditEvent.objects.count()
+        post(client, "fact.correct", {**payload, "factId": fact(subject)})
+        line = Lineage.objects.get(subject=subject)
+        believed = Version.objects.filter(lineage=line, known__upper_inf=True)
+        assert sorted(believed.values_list("value", flat=True)) == ["Bergen", "Oslo"]
+        assert FactPosting.objects.filter(version__lineage=line).values("version").distinct().count() == 3
+        assert FactEmbedding.objects.filter(version__lineage=line).count() == 3
+        assert AuditEvent.objects.count() == before + 2, "its own, and the one of remembering it"
 
 
 def memory_terms() -> int:

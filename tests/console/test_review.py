@@ -11,8 +11,9 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from governance import services
-from governance.models import AuditEvent, Plan
+from governance.models import AuditEvent, Job, Plan
 from governance.plan_words import LARGE
+from governance.policies import policy_set
 from loomsite.ops import Role
 from memories.models import Memory
 from tests.console.conftest import PASSWORD, Cast
@@ -101,8 +102,6 @@ def test_a_row_shows_versions_locks_flags_and_what_depends_on_it(cast: Cast) -> 
 def test_a_merge_is_shown_against_the_value_that_takes_their_place(cast: Cast) -> None:
     cast.call("memory.set", memory_key="a", value={"days": ["Tue"]})
     cast.call("memory.set", memory_key="b", value={"days": ["Tue", "Thu"]})
-    from governance.policies import policy_set
-
     policy_set(
         namespace=cast.deploy, by=cast.people["admin"], levels={"memory.consolidate": "review"}, reason="r"
     )
@@ -228,8 +227,6 @@ def test_a_reviewer_of_another_namespace_finds_no_such_plan(cast: Cast) -> None:
 
 
 def test_an_approval_dies_with_the_role_of_whoever_gave_it(cast: Cast) -> None:
-    from governance.policies import policy_set
-
     policy_set(namespace=cast.deploy, by=cast.people["owner"], levels={}, approvals=2, reason="two of us")
     plan = planned(cast, "tmp/1")
     assert "0 of 2" in html_of(cast.client("reviewer"), plan)
@@ -384,7 +381,7 @@ def test_home_and_the_navigation_say_how_many_wait(cast: Cast) -> None:
     planned(cast, "a")
     planned(cast, "b", "c")
     home = cast.client("reviewer").get(reverse("admin:index")).content.decode()
-    assert "<strong>2</strong> plans to decide" in home and "about 2 rows" in home
+    assert "<strong>2</strong> plans to decide" in home and "the largest has 2 rows" in home
     assert '<span class="waiting">2' in home
     assert "plans to decide" not in cast.client("viewer").get(reverse("admin:index")).content.decode()
 
@@ -405,3 +402,92 @@ def test_no_token_approves(cast: Cast) -> None:
     for op in ("plan.approve", "plan.apply", "plan.reject"):
         assert ask(text, op, plan_id=str(plan.pk), digest=plan.digest).status == 404
     assert state(plan) == "pending"
+
+
+# What every kind of plan shows
+
+ASKED: dict[str, tuple[dict[str, Any], str]] = {
+    "memory.clear": ({"filter": {"key_prefix": "k"}, "dry_run": False}, "clear 1 memory"),
+    "memory.redact": ({"memory_key": "k"}, "redact for good 1 memory"),
+    "memory.delete": ({"memory_key": "k"}, "delete 1 memory"),
+    "memory.apply": (
+        {"keys": ["k"], "action": "expire", "expire": {"ttl_seconds": 60}, "dry_run": False},
+        "set an end to 1 memory",
+    ),
+}
+
+
+@pytest.mark.parametrize("op", ASKED)
+def test_each_op_that_waits_has_its_sentence_and_is_decided_on_its_page(cast: Cast, op: str) -> None:
+    payload, sentence = ASKED[op]
+    levels = {"memory.delete": "review", "apply.few": "review"}
+    policy_set(namespace=cast.deploy, by=cast.people["admin"], levels=levels, reason="r")
+    cast.remember("k")
+    plan = plan_of(ask(agent_token(cast), op, reason="old", **payload))
+    client = cast.client("reviewer")
+    html = html_of(client, plan)
+    assert f"codex asks to {sentence} in acme/deploy" in html
+    assert ("cannot be undone" in html) is (op == "memory.redact")
+    decide(client, plan)
+    assert state(plan) == "applied"
+    assert "1 of 1 rows changed" in html_of(client, plan)
+
+
+def test_a_fact_to_be_retracted_shows_its_value(cast: Cast) -> None:
+    policy_set(namespace=cast.deploy, by=cast.people["admin"], levels={"fact.retract": "review"}, reason="r")
+    fact = cast.fact().versions.get()
+    answer = ask(agent_token(cast), "fact.retract", factId=str(fact.pk), kind="wrong", reason="no")
+    client = cast.client("reviewer")
+    html = html_of(client, plan_of(answer))
+    assert "codex asks to retract 1 fact in acme/deploy" in html and "&quot;Acme&quot;" in html
+    decide(client, plan_of(answer))
+    assert state(plan_of(answer)) == "applied"
+    html_of(client, plan_of(answer))
+
+
+@pytest.mark.parametrize("what", ["memory.unlock", "hold.release"])
+@pytest.mark.parametrize("kind", ["memory", "fact"])
+def test_a_guard_is_loosened_through_the_same_page_by_an_admin(cast: Cast, what: str, kind: str) -> None:
+    key = "k" if kind == "memory" else f"fact:{cast.fact().versions.get().pk}"
+    if kind == "memory":
+        cast.remember("k")
+    matter = {"matter": "case 1"} if what == "hold.release" else {}
+    guard = "hold.add" if matter else "memory.lock"
+    more = matter or {"mode": "read_only"}
+    assert cast.call(guard, memory_key=key, reason="agreed", **more).ok
+    plan = plan_of(cast.call(what, by="writer", memory_key=key, reason="over", **matter))
+    html = html_of(cast.client("reviewer"), plan)
+    assert "needs the role admin" in html and ("1 hold" in html if matter else "read only" in html)
+    client = cast.client("admin")
+    assert "1 locked or held row" in html_of(client, plan)
+    decide(client, plan)
+    assert state(plan) == "applied"
+    html_of(client, plan)
+
+
+def test_a_plan_about_an_erased_text_shows_none_of_it(cast: Cast) -> None:
+    memory = cast.remember("k", "a word that must go")
+    plan = plan_of(govern(agent_token(cast), [memory.pk]))
+    answer = cast.call("memory.redact", by="admin", memory_key="k", reason="a secret")
+    assert answer.ok, answer.body
+    html = html_of(cast.client("reviewer"), plan)
+    assert "must go" not in html and "a text of it was erased" in html
+    assert "Ask again" not in html
+    assert "must go" not in cast.client("reviewer").get(reverse(QUEUE), {"state": "all"}).content.decode()
+
+
+def test_an_admin_loosens_a_lock_for_an_hour_and_a_writers_plan_says_so(cast: Cast) -> None:
+    memory = cast.remember("k")
+    cast.lock(memory)
+    form = reverse("admin:memories_memory_act", args=[memory.pk, "loosen"])
+    data = {
+        "reason": "a fix", "relock_seconds": "3600", "password": PASSWORD, "version": memory.version,
+        "locked_at": Memory.objects.get().locked_at.isoformat(),  # type: ignore[union-attr]
+    }  # fmt: skip
+    writer = cast.client("writer")
+    writer.post(form, data)
+    plan = Plan.objects.get()
+    assert "locks it again 3600 s after that" in html_of(cast.client("admin"), plan)
+    assert not Job.objects.filter(kind="memory.relock").exists()
+    decide(cast.client("admin"), plan)
+    assert state(plan) == "applied" and Job.objects.filter(kind="memory.relock").count() == 1

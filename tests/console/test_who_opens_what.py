@@ -12,12 +12,14 @@ from django.contrib.auth.models import Group
 from django.test import Client
 from django.urls import URLPattern, URLResolver, reverse
 
+from facts.console_actions import ACTIONS as FACT_ACTIONS
 from governance import administration, services
 from governance.models import AuditEvent, ErasureRequest, ImportedAudit, Job
 from loomsite.ops import Role
 from memories.console_actions import ACTIONS
 from memories.models import RawSession
 from tests.console.conftest import Cast, build_cast
+from tests.console.plans import planned
 
 EVERYBODY = ("owner", "org_admin", "admin", "reviewer", "writer", "viewer", "nobody", "stranger")
 MEMBERS = ("owner", "org_admin", "admin", "reviewer", "writer", "viewer")
@@ -60,6 +62,8 @@ class Things:
         self.group, _ = administration.group_create(org=cast.org, name="operators")
         self.foreign_group = Group.objects.create(name="others")
         services.member_set_role(namespace=cast.foreign, member=self.foreign_group, role=Role.VIEWER)
+        self.plan = planned(cast, "tmp/1")
+        self.secret_plan = planned(cast, "tmp/1", namespace="secret")
         self.foreign_event = AuditEvent.objects.create(
             org=cast.foreign.org, seq=999, at=self.event.at, namespace="deploy", principal="stranger",
             door="rest", op="memory.set", target="theirs", outcome="applied", detail={}, prev_hash=b"",
@@ -114,7 +118,13 @@ PAGES = [
     Page("memories_memory_version", ADMINS, _and(_pk("secret_memory"), 1)),
     *(Page("memories_memory_act", MEMBERS, _and(_pk("memory"), act)) for act in ACTIONS),
     Page("memories_memory_act", ADMINS, _and(_pk("secret_memory"), "lock")),
+    Page("governance_plan_changelist", EVERYBODY),
+    Page("governance_plan_change", MEMBERS, _pk("plan")),
+    Page("governance_plan_change", ADMINS, _pk("secret_plan")),
+    Page("governance_plan_refresh", (), _pk("plan"), refused=405),
+    Page("governance_plan_decide", (), refused=405),
     Page("facts_lineage_changelist", EVERYBODY),
+    *(Page("facts_lineage_act", MEMBERS, _and(_pk("fact"), act)) for act in FACT_ACTIONS),
     Page("facts_lineage_change", MEMBERS, _pk("fact")),
     Page("facts_lineage_change", ADMINS, _pk("secret_fact")),
     Page("facts_lineage_correct", MEMBERS, lambda things: [things.fact.pk, things.fact.versions.get().pk]),
@@ -122,6 +132,12 @@ PAGES = [
     Page("procedures_procedure_new", EVERYBODY),
     Page("procedures_procedure_change", MEMBERS, _pk("procedure")),
     Page("procedures_procedure_change", ADMINS, _pk("secret_procedure")),
+    *(
+        Page(f"procedures_procedure_{name}", who, _pk(what))
+        for name in ("revisions", "settings", "evolve_state")
+        for who, what in ((MEMBERS, "procedure"), (ADMINS, "secret_procedure"))
+    ),
+    Page("procedures_procedure_evolve", (), _pk("procedure"), refused=405),
     Page("governance_auditevent_changelist", EVERYBODY),
     Page("governance_auditevent_change", AUDITORS, _pk("event")),
     Page("governance_auditevent_change", FOREIGN, _pk("foreign_event")),
@@ -136,6 +152,9 @@ PAGES = [
     Page("governance_namespace_change", MEMBERS, _pk("cast.deploy")),
     Page("governance_namespace_change", ADMINS, _pk("cast.secret")),
     Page("governance_namespace_change", FOREIGN, _pk("cast.foreign")),
+    Page("governance_namespace_policy", MEMBERS, _pk("cast.deploy")),
+    Page("governance_namespace_policy", ADMINS, _pk("cast.secret")),
+    Page("governance_namespace_policy", FOREIGN, _pk("cast.foreign")),
     Page("governance_token_changelist", ADMINS, refused=403),
     Page("governance_token_new", ADMINS, refused=403),
     Page("governance_token_revoke", ADMINS, _pk("token"), refused=403, status=405),

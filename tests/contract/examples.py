@@ -36,6 +36,13 @@ class Example:
     console_read: bool = False
     # In the console, a writer without the role makes a plan of it.
     planned: bool = False
+    # What whoever made the rows of `seed` is answered, where that differs from anybody else at home.
+    to_maker: int | None = None
+
+    @property
+    def answers(self) -> int:
+        """The status for the maker of the rows."""
+        return self.at_home if self.to_maker is None else self.to_maker
 
 
 # `living`, `second`, `locked`, `gone` and `private` are keys of `seed`; the rest stand for ids.
@@ -139,7 +146,7 @@ EXAMPLES: dict[str, Example] = {
     "plan.get": Example("viewer", {"plan_id": PLAN}, by_id=True),
     "plan.list": Example("viewer", {}),
     # Whoever asked for it withdraws it, and nobody else.
-    "plan.withdraw": Example("writer", {"plan_id": PLAN}, by_id=True, audited=1, at_home=403),
+    "plan.withdraw": Example("writer", {"plan_id": PLAN}, by_id=True, audited=1, at_home=403, to_maker=200),
     "raw.append": Example("writer", {"session_id": "talk", "role": "user", "content": "hello"}, audited=1),
     "raw.get": Example("viewer", {"session_id": "talk"}),
     "raw.list_sessions": Example("viewer", {}),

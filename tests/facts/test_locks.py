@@ -142,3 +142,37 @@ def test_a_read_only_fact_is_not_shared(cast: Cast) -> None:
     reply = cast.run("fact.share", {"factId": made["factId"], "user_id": "ann"})
     assert (reply.status, reply.code) == (423, "LOCKED")
     assert reply.detail["blocked"] == {"op": "fact.share", "effect": "value"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"kind": "wrong", "subject": "Bo"}, {"kind": "changed", "attribute": "job", "validFrom": "2022-01-01"}],
+)
+def test_a_held_fact_is_not_moved_to_other_words(cast: Cast, body: dict[str, str]) -> None:
+    made = remember(cast, validFrom="2020-01-01")
+    cast.run("hold.add", {"memory_key": f"fact:{made['factId']}", "matter": "case 12", "reason": "court"})
+    reply = correct(cast, made["factId"], "Acme", **body)
+    assert (reply.status, reply.detail["blocked"]["effect"]) == (423, "existence")
+    assert timeline(cast) == [("Acme", "2020-01-01", None)]
+
+
+def test_the_database_accepts_no_successor_under_other_words_for_a_held_fact(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from facts.services import Writer
+
+    made = remember(cast, validFrom="2020-01-01")
+    cast.run("hold.add", {"memory_key": f"fact:{made['factId']}", "matter": "case 12", "reason": "court"})
+    monkeypatch.setattr(Writer, "require", lambda *given: None)
+    with pytest.raises(DatabaseError, match="would end it"), transaction.atomic():
+        assert correct(cast, made["factId"], "Acme", kind="wrong", subject="Bo").status == 200
+        sql("SET CONSTRAINTS ALL IMMEDIATE")
+
+
+def test_the_words_of_a_lock_in_force_stay(cast: Cast) -> None:
+    made = remember(cast)
+    lock(cast, made["factId"], "no_delete")
+    for change in ("lock_reason = 'other'", "locked_by = 'other'"):
+        with pytest.raises(DatabaseError, match="when and why stays"), transaction.atomic():
+            sql(f"UPDATE facts_lineage SET {change} WHERE id = %s", [made["lineageId"]])
+    lock(cast, made["factId"], "read_only")

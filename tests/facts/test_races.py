@@ -86,3 +86,14 @@ def test_a_transaction_that_began_earlier_and_finishes_later_is_known_later(cast
     slow_id, quick_id = in_threads(slow, quick)
     order = [str(row[0]) for row in sql("SELECT id FROM facts_version ORDER BY lower(known)")]
     assert order == [made["factId"], quick_id, slow_id]
+
+
+def test_sharing_beside_a_first_shared_memory_is_done_or_told_what_stands_there(cast: Cast) -> None:
+    for number in range(15):
+        mine = {"subject": f"t{number}", "validFrom": "2020-01-01"}
+        made = remember(cast, "Acme", visibility="private", user_id="u1", **mine)
+        replies = in_threads(
+            partial(cast.run, "fact.share", {"factId": made["factId"], "user_id": "u1"}),
+            partial(remember, cast, "Bolt", **mine),
+        )
+        assert sorted(reply.status for reply in replies) == [200, 409], [reply.body for reply in replies]

@@ -166,3 +166,48 @@ def test_history_comes_in_pages(cast: Cast) -> None:
 def test_the_history_of_nothing_is_not_found_and_needs_a_name(cast: Cast) -> None:
     assert cast.run("fact.history", {"subject": "x", "attribute": "y"})["found"] is False
     assert cast.run("fact.history", {"subject": "x"}).status == 400
+
+
+def test_a_cursor_belongs_to_its_question(cast: Cast) -> None:
+    for number in range(3):
+        remember(cast, "tea", subject=f"c{number}")
+    for ask in ({}, {"query": "tea"}):
+        cursor = cast.run("fact.recall", {"limit": 1, **ask})["next_cursor"]
+        assert cast.run("fact.recall", {"limit": 1, "cursor": cursor, **ask}).status == 200
+        for more in ({"subject": "c1"}, {"known_at": "2020-01-01"}):
+            assert cast.run("fact.recall", {"cursor": cursor, **ask, **more}).status == 400
+
+
+def test_history_by_id_answers_any_users_past_where_recall_does(cast: Cast) -> None:
+    made = remember(cast, visibility="private", user_id="ada")
+    asked = {"factId": made["factId"], "user_id": "*"}
+    assert len(cast.run("fact.history", asked)["versions"]) == 1
+    assert cast.run("fact.history", {"factId": made["factId"]}).status == 404
+
+
+@pytest.mark.parametrize(("body", "field"), [
+    ({}, "factId"), ({"subject": "Ada"}, "attribute"), ({"factId": "1", "subject": "Ada"}, "subject"),
+])  # fmt: skip
+def test_a_history_that_names_nothing_whole_names_the_field(
+    cast: Cast, body: dict[str, str], field: str
+) -> None:
+    reply = cast.run("fact.history", body)
+    assert reply.status == 400 and reply.detail["errors"][0]["path"] == field
+
+
+def test_two_spellings_with_two_values_are_refused(cast: Cast) -> None:
+    reply = remember(cast, validFrom="2024-01-01", valid_from="2025-01-01")
+    assert reply.status == 400 and "valid_from" in reply.detail["message"]
+
+
+def test_facts_leave_the_pack_to_memories_and_unrelated_ones_stay_out(cast: Cast) -> None:
+    for number in range(20):
+        remember(cast, number, subject=f"falsy a{number}", attribute="quux")
+        cast.run("memory.set", {"memory_key": f"d{number}", "value": f"deploy {number} goes by the script"})
+    pack = cast.run("context.pack", {"query": "deploy", "token_budget": 200})
+    by = {section["section"]: len(section["items"]) for section in pack["sections"]}
+    assert by["Memories"] >= 3 and by.get("Facts", 0) == 0
+    remember(cast, "deploy by hand", subject="script")
+    by = {s["section"]: len(s["items"]) for s in
+          cast.run("context.pack", {"query": "deploy", "token_budget": 200})["sections"]}  # fmt: skip
+    assert by["Facts"] == 1, "a share is theirs however many memories there are"

@@ -19,6 +19,7 @@ from governance.models import Job, WorkerBeat
 from governance.services import job_create, system_context, worker_forget, worker_heartbeat
 from loomsite import celery as worker
 from memories import services as memories
+from memories import vectors
 from memories.embedders import EmbedderUnavailable
 from tests.conftest import Cast
 from tests.governance.brokers import use_broker
@@ -333,7 +334,7 @@ def test_a_write_whose_embedding_failed_is_answered_though_the_broker_is_down(
         def embed(self, texts: list[str]) -> Any:
             raise EmbedderUnavailable("down")
 
-    monkeypatch.setattr(memories, "get_embedder", Down)
+    monkeypatch.setattr(vectors, "get_embedder", Down)
     reply = cast.call("memory.set", {"memory_key": "k", "value": "a text"})
     assert reply["degraded"] == ["embedding"]
     job = Job.objects.get()

@@ -202,8 +202,8 @@ def test_a_person_of_the_console_may_not_do_what_the_role_does_not_allow(cast: C
     cast.run("memory.set", {"memory_key": "k", "value": 1})
     cast.run("memory.lock", {"memory_key": "k", "reason": "r"})
     body = {"memory_key": "k", "reason": "r"}
-    refused = cast.console("memory.unlock", body, by="mate")
-    assert refused.status == 403 and refused.detail["has"] == "writer"
+    refused = cast.console("memory.unlock", body, by="viewer")
+    assert refused.status == 403 and refused.detail["has"] == "viewer"
     assert cast.console("memory.unlock", body).status == 200
 
 

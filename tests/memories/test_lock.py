@@ -296,10 +296,11 @@ def test_an_admin_loosens_a_lock_in_the_console(cast: Cast) -> None:
     assert cast.console("memory.unlock", {"memory_key": "none", "reason": "r"}).status == 404
 
 
-def test_a_writer_loosens_nothing_in_the_console_either(cast: Cast) -> None:
+def test_a_writers_loosening_in_the_console_waits_for_an_admin(cast: Cast) -> None:
     put(cast)
     lock(cast)
-    assert cast.console("memory.unlock", {"memory_key": "k", "reason": "r"}, by="mate").status == 403
+    assert cast.console("memory.unlock", {"memory_key": "k", "reason": "r"}, by="mate").status == 202
+    assert cast.call("memory.set", {"memory_key": "k", "value": 2}).code == "LOCKED"
 
 
 def test_a_blank_reason_loosens_nothing(cast: Cast) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -177,16 +176,8 @@ CELLS: dict[str, dict[str, Cell]] = {
     "memory.update": {"a value": Cell("value", {**KEY, "value": 2})},
     "raw.append": {"a turn": Cell("none", {"session_id": "s", "role": "user", "content": "k"})},
 }
-# The apps above guard rows of their own kinds, and prove it beside them.
-ABOVE = {
-    "facts": ("tests/facts/test_locks.py",),
-    "procedures": (
-        "tests/procedures/test_add.py",
-        "tests/procedures/test_record_run.py",
-        "tests/procedures/test_evolve.py",
-        "tests/procedures/test_revise.py",
-    ),
-}
+# The apps above guard rows of their own kinds: tests/contract/test_lock_matrix_apps.py has their cells.
+ABOVE = ("facts", "procedures")
 # It closes a plan and touches no governed row.
 NO_ROW = ("plan.withdraw",)
 WRITES = [
@@ -194,17 +185,6 @@ WRITES = [
     for op in all_ops()
     if not op.is_read and op.handler.__module__.split(".")[0] not in ABOVE and op.name not in NO_ROW
 ]
-
-
-@pytest.mark.parametrize(
-    "op", [op.name for op in all_ops() if not op.is_read and op.handler.__module__.split(".")[0] in ABOVE]
-)
-def test_every_write_of_an_app_above_meets_a_lock_in_its_own_tests(op: str) -> None:
-    found = get(op)
-    assert found is not None
-    root = Path(__file__).resolve().parents[2]
-    texts = [(root / path).read_text() for path in ABOVE[found.handler.__module__.split(".")[0]]]
-    assert any(op in text and "lock" in text for text in texts)
 
 
 def test_every_declared_write_has_its_cells_and_each_effect_one() -> None:

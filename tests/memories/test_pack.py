@@ -104,7 +104,8 @@ def test_whatever_the_sections_hold_the_block_stays_within_its_budget(
     monkeypatch: pytest.MonkeyPatch, sections: list[list[pack.Item]], budget: int
 ) -> None:
     registered = {
-        f"S{n}": (n, lambda ctx, wanted, items=items: iter(items)) for n, items in enumerate(sections)
+        f"S{n}": pack._Registered(n, lambda ctx, wanted, items=items: iter(items), n / 10)
+        for n, items in enumerate(sections)
     }
     monkeypatch.setattr(pack, "_SECTIONS", registered)
     answer = pack.build(None, pack.Wanted("q", ""), budget)  # type: ignore[arg-type]

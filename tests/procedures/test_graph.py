@@ -22,7 +22,7 @@ from procedures.graph import (
     slug,
     smoothed,
 )
-from procedures.layout import layout
+from procedures.layout import WIDEST, layout
 from procedures.picture import picture, width_of, wrapped
 from procedures.ranking import Candidate, ranked, word_similarity
 from tests.procedures.helpers import graph
@@ -228,3 +228,13 @@ def test_a_graph_of_500_nodes_is_drawn_within_seconds() -> None:
     started = time.monotonic()
     assert len(picture(made, Tally()).boxes) == 500
     assert time.monotonic() - started < 20
+
+
+def test_a_layer_too_wide_for_a_screen_is_broken_into_equal_lines() -> None:
+    leaves = [f"leaf {i}" for i in range(45)]
+    found = layout([("root", leaf) for leaf in leaves] + [("leaf 0", "end")])
+    lines = Counter(found.positions[leaf].layer for leaf in leaves)
+    assert sorted(lines.values()) == [15, 15, 15] and min(lines) == 1
+    assert found.positions["root"].layer == 0 and found.positions["end"].layer == 4
+    assert found.columns <= WIDEST / 2 and found.layers == 5
+    assert len({(place.layer, place.column) for place in found.positions.values()}) == 47

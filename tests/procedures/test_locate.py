@@ -122,3 +122,13 @@ def test_runs_of_another_procedure_or_namespace_are_not_counted(cast: Cast) -> N
     assert locate(cast, at="s1")["hops"][0][0]["total"] == 0
     assert cast.run("procedure.locate", {"memory_key": KEY}, "stranger").status == 404
     assert cast.run("procedure.locate", {"memory_key": "procedure_none"}).status == 404
+
+
+def test_a_tool_whose_bearer_the_path_has_reached_means_that_bearer_and_not_the_next(cast: Cast) -> None:
+    add(cast, graph=graph("a>b b>c c>d", a="look", b="run", c="run", d="run"))
+    assert locate(cast, at="run", recent_path=["a", "b"])["active"]["id"] == "b"
+    assert locate(cast, at="run", recent_path=["a", "run", "c"])["active"]["id"] == "c"
+    assert locate(cast, at="b", recent_path=["a", "run"])["revisits"] == {}, (
+        "the same place by its other name"
+    )
+    assert locate(cast, at="c", recent_path=["a", "b"])["active"]["id"] == "c"

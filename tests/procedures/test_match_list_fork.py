@@ -156,7 +156,7 @@ def test_list_pages_by_key_and_filters(cast: Cast) -> None:
     assert [one["name"] for one in every] == ["a two", "b one", "b three"]
     assert every[0] | {"created_at": 0} == {
         "name": "a two", "situation": RECIPE["situation"], "tags": ["a", "procedure"],
-        "memory_key": "procedure_a_two", "created_at": 0, "status": "candidate",
+        "memory_key": "procedure_a_two", "created_at": 0, "status": "candidate", "held": False,
         "run_stats": {"total": 0, "ok": 0},
     }  # fmt: skip
     first = cast.run("procedure.list", {"prefix": "b", "limit": 1})
@@ -183,6 +183,7 @@ def test_a_fork_takes_the_graph_and_leaves_the_evidence(cast: Cast) -> None:
     assert (reply["memory_key"], reply["name"], reply["version"]) == ("procedure_ours", "Ours", 1)
     assert reply["steps"] == ["do a", "do b", "do c"]
     origin = reply["forked_from"]
+    assert origin["at"].endswith("Z")
     assert set(origin) == {
         "org", "namespace", "key", "revision", "digest", "template", "run_stats", "by", "why", "at"
     }  # fmt: skip

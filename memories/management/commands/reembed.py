@@ -45,7 +45,7 @@ class Command(BaseCommand):
             for name, number in reembed.missing(embedder.name).items():
                 self.stdout.write(f"{name}: {number:,} without a vector of {embedder.name}")
             return
-        bar = _Bar(self)
+        bar = Bar(self)
         try:
             stored = reembed.reembed(embedder, bar)
             bar.end()
@@ -62,7 +62,7 @@ class Command(BaseCommand):
             raise CommandError("stopped. What is embedded stays; run it again to go on.") from None
 
 
-class _Bar:
+class Bar:
     """One line that is written over on a terminal; elsewhere a line for each tenth."""
 
     def __init__(self, command: BaseCommand) -> None:

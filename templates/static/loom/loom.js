@@ -100,10 +100,16 @@ for (const tools of document.querySelectorAll("[data-graph-tools]")) {
   };
   const point = (event) => new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
   tools.hidden = false;
-  if (size.height > 700 || size.width > tools.clientWidth) svg.classList.add("fitted");
+  // As high as the whole graph needs at this width, and never so low that a part of it cannot be read.
+  const frame = () => {
+    if (svg.classList.contains("fitted")) return;
+    svg.classList.add("fitted");
+    svg.setAttribute("height", Math.min(688, Math.max(240, Math.ceil(size.height * tools.clientWidth / size.width))));
+  };
+  if (size.height > 700 || size.width > tools.clientWidth) frame();
   for (const button of tools.querySelectorAll("[data-zoom]")) {
     button.addEventListener("click", () => {
-      svg.classList.add("fitted");
+      frame();
       if (button.dataset.zoom === "fit") fit();
       else zoom(Number(button.dataset.zoom));
     });
@@ -112,7 +118,7 @@ for (const tools of document.querySelectorAll("[data-graph-tools]")) {
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
     const at = point(event);
-    svg.classList.add("fitted");
+    frame();
     zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2, at.x, at.y);
   }, { passive: false });
   let from = null;
@@ -131,8 +137,74 @@ for (const tools of document.querySelectorAll("[data-graph-tools]")) {
       ?? nodes.find((node) => node.textContent.toLowerCase().includes(wanted));
     if (!hit) return;
     hit.classList.add("found");
-    svg.classList.add("fitted");
+    frame();
     const at = hit.transform.baseVal.getItem(0).matrix;
     show(at.e - 400, at.f - 250, 980, 600);
   });
+}
+
+// Work in the background: ask how it gets on until it has ended. Without this a link asks.
+for (const box of document.querySelectorAll("[data-live]")) {
+  const state = box.querySelector("[data-live-state]");
+  const progress = box.querySelector("progress");
+  const lines = box.querySelector("[data-live-lines]");
+  let wait = 500;
+  const ask = async () => {
+    try {
+      const reply = await fetch(box.dataset.live, { headers: { Accept: "application/json" } });
+      if (!reply.ok) throw new Error(`HTTP ${reply.status}`);
+      const now = await reply.json();
+      if (state.textContent !== now.state) state.textContent = now.state;
+      progress.value = now.progress;
+      if (now.state !== "queued" && now.state !== "running") {
+        lines.replaceChildren(...now.lines.map((line) => {
+          const item = document.createElement("li");
+          item.textContent = line;
+          return item;
+        }));
+        lines.hidden = now.lines.length === 0;
+        if (now.state === "done") progress.value = 1;
+        box.querySelector("[data-live-again]").hidden = false;
+        return;
+      }
+    } catch (fault) {
+      state.textContent = `not known: the server does not answer (${fault.message}); asking again`;
+    }
+    wait = Math.min(wait * 1.3, 5000);
+    setTimeout(ask, wait);
+  };
+  ask();
+}
+
+// What was believed when: a slider over the rows of the two-axis picture. Without this the form asks by date.
+for (const tools of document.querySelectorAll("[data-moment]")) {
+  const svg = tools.nextElementSibling.querySelector("svg");
+  const slider = tools.querySelector("input");
+  const says = tools.querySelector("p");
+  const field = document.getElementsByName(tools.dataset.moment)[0];
+  const rows = [...svg.querySelectorAll("[data-known]")];
+  const boxes = [...svg.querySelectorAll("[data-first]")];
+  if (rows.length < 2) continue;
+  const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
+  line.classList.add("now");
+  svg.append(line);
+  tools.hidden = false;
+  const show = () => {
+    const step = Number(slider.value);
+    const told = [];
+    for (const box of boxes) {
+      const believed = Number(box.dataset.first) <= step && step < Number(box.dataset.end);
+      box.classList.toggle("off", !believed);
+      if (believed) told.push(box.querySelector("title").textContent.split("; believed")[0]);
+    }
+    const y = Number(rows[step].getAttribute("y")) - 28;
+    for (const [name, value] of [["x1", 0], ["x2", svg.viewBox.baseVal.width], ["y1", y], ["y2", y]]) line.setAttribute(name, value);
+    says.textContent = `${rows[step].textContent} UTC: ${told.join(" · ") || "nothing"}`;
+    slider.setAttribute("aria-valuetext", `${rows[step].textContent} UTC`);
+  };
+  slider.addEventListener("input", () => {
+    field.value = rows[Number(slider.value)].dataset.known;
+    show();
+  });
+  show();
 }
