@@ -249,6 +249,11 @@ def manage_keys(prefix: str, said: str, *, may_end: bool) -> None:
 manage_keys("fact:", "belong to facts; use fact.remember, fact.correct or fact.retract.", may_end=False)
 
 
+def is_managed(key: str) -> bool:
+    """Whether an app above writes what stands under this key."""
+    return any(key.startswith(managed.prefix) for managed in _MANAGED)
+
+
 def refuse_managed(key: str, *, ends: bool = False) -> None:
     """409 MANAGED_KEY for a key of another app; `ends` says that the call only ends or restores the row."""
     for managed in _MANAGED:

@@ -140,6 +140,7 @@ for (const tools of document.querySelectorAll("[data-graph-tools]")) {
     frame();
     const at = hit.transform.baseVal.getItem(0).matrix;
     show(at.e - 400, at.f - 250, 980, 600);
+    hit.scrollIntoView({ block: "nearest", inline: "nearest" });
   });
 }
 
