@@ -83,6 +83,8 @@ class PasswordWhenRisky(PasswordCheck):
         field = self.fields["password"]
         field.required = False
         field.help_text = self.WHEN
+        # Its help says when it is needed; "optional" beside it would say otherwise.
+        field.widget.attrs["data-conditional"] = ""
 
 
 class AuditFilter(forms.Form):

@@ -189,5 +189,5 @@ def chips(plan: Plan, figures: Mapping[str, int]) -> list[Chip]:
         if count:
             found.append(Chip(f"{count:,} {one if count == 1 else many}", tone))
     if plan.self_approved:
-        found.append(Chip("approved by whoever asked", "warn"))
+        found.append(Chip("self-approved", "warn"))
     return found

@@ -747,7 +747,7 @@ def memory_redact(ctx: Context, data: RedactInput) -> dict[str, Any]:
     gate.flush()
     return {
         "memory_key": row.key, "memory_id": str(row.id), "version": row.version,
-        "status": row.state.status, "dry_run": data.dry_run, "state": review.state(ctx),
+        "status": row.status, "dry_run": data.dry_run, "state": review.state(ctx),
     }  # fmt: skip
 
 

@@ -714,7 +714,7 @@ def memory_restore(ctx: Context, data: KeyInput) -> dict[str, Any]:
         "memory_id": str(row.id),
         "restored": changed and ctx.review is None,
         "version": row.version,
-        "status": row.state.status,
+        "status": row.status,
         "state": review.state(ctx),
     }
 

@@ -1155,8 +1155,10 @@ def memory_restore(gate: Gateway, key: str) -> tuple[Row, bool]:
         state = replace(state, expires_at=_ahead(gate, row.state))
     governed = status in (Status.REJECTED, Status.ARCHIVED)
     fresh = gate.write(row, row.key, row.identity, state, "restore", governed=governed)
-    if row.governed or row.state.status in _REVIEWED:
-        review.consider(gate.ctx, "memory.restore", lambda: [target(found, status)])
+    if (row.governed or row.state.status in _REVIEWED) and review.consider(
+        gate.ctx, "memory.restore", lambda: [target(found, status)]
+    ):
+        return found, True
     return fresh, True
 
 

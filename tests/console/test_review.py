@@ -374,7 +374,7 @@ def test_the_queue_of_a_single_owner_asks_once_who_he_is(cast: Cast, settings: A
         html = client.get(reverse(QUEUE)).content.decode()
     assert html.count('name="row"') == 5 and len(captured) <= 10
     decide(client, plans[0])
-    assert "approved by whoever asked" in html_of(client, plans[0])
+    assert "self-approved" in html_of(client, plans[0])
 
 
 def test_home_and_the_navigation_say_how_many_wait(cast: Cast) -> None:

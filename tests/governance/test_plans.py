@@ -15,6 +15,7 @@ from governance.policies import policy_set
 from governance.services import member_set_role, token_create
 from governance.tenancy import Credentials
 from loomsite.ops import Door, OpError, Role
+from memories.models import Memory
 from tests.conftest import Cast, Reply
 from tests.governance.conftest import at_once
 from tests.memories.helpers import PLANS, nothing_changes, sql
@@ -719,3 +720,19 @@ def test_a_token_is_no_session(cast: Cast) -> None:
     assert Token.objects.exists()
     assert Credentials(bearer=cast.tokens["owner"]).door != Door.CONSOLE
     assert cast.run("memory.govern", body, by="owner").status == 202
+
+
+@pytest.mark.parametrize("op", ["memory.redact", "memory.restore"])
+def test_what_waits_speaks_of_the_row_as_it_is(cast: Cast, op: str) -> None:
+    cast.run("memory.set", {"memory_key": "k", "value": 1})
+    row = Memory.objects.get()
+    stale = {
+        "ids": [row.pk], "action": "stale", "reason": "old", "confirm_destructive": True,
+        "expected_versions": {str(row.pk): 1},
+    }  # fmt: skip
+    assert cast.run("memory.govern", stale).status == 200
+    waits = cast.run(op, {"memory_key": "k", "reason": "asked for"})
+    assert waits.status == 202, waits.body
+    assert (waits.body["status"], waits.body["version"]) == ("stale", 2)
+    row.refresh_from_db()
+    assert (row.status, row.version) == ("stale", 2)
