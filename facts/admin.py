@@ -21,6 +21,7 @@ from governance.console import bounded_count, keyset, namespace_count, sight
 from governance.console_pages import SUGGESTIONS, PageAdmin, cursor_of
 from governance.tenancy import Credentials
 from loomsite.ops import Door, Role
+from memories.console_actions import told
 
 
 @admin.register(Lineage)
@@ -122,7 +123,7 @@ class LineageAdmin(PageAdmin):
                 seen_lock = {"locked_at": request.POST.get("locked_at", "")} if action == "loosen" else {}
                 answer = console_actions.perform(wanted, seen.user, line, {**form.cleaned_data, **seen_lock})
                 if answer.ok:
-                    messages.success(request, console_actions.told(wanted, answer))
+                    messages.success(request, told(wanted.done, answer))
                     return HttpResponseRedirect(reverse("admin:facts_lineage_change", args=[pk]))
                 form.add_error(None, answer.body["detail"]["message"])
                 status = answer.status

@@ -68,15 +68,6 @@ def _acknowledged(line: Lineage, given: Given) -> dict[str, Any]:
     }
 
 
-def told(action: Action, answer: Answer) -> str:
-    """What a person reads after it."""
-    if answer.status == 202:
-        return "It goes to review: a reviewer decides. Nothing has changed yet."
-    if answer.body.get("changed") is False:
-        return "Nothing changed: that was its state already."
-    return action.done
-
-
 class AcknowledgeFactForm(AcknowledgeForm):
     """Which pattern of which version was read, and what the reader makes of it."""
 

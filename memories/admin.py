@@ -224,7 +224,7 @@ class MemoryAdmin(PageAdmin):
                     given = {**given, "locked_at": request.POST.get("locked_at", "")}
                 answer = console_actions.perform(wanted, seen.user, memory, given)
                 if answer.ok:
-                    messages.success(request, console_actions.told(wanted, answer))
+                    messages.success(request, console_actions.told(wanted.done, answer))
                     return HttpResponseRedirect(reverse("admin:memories_memory_change", args=[pk]))
                 form.add_error(None, answer.body["detail"]["message"])
                 status = answer.status

@@ -97,13 +97,13 @@ def _governed(action: Action, memory: Memory, given: Given) -> dict[str, Any]:
     return payload
 
 
-def told(action: Action, answer: Answer) -> str:
-    """What a person reads after it."""
+def told(done: str, answer: Answer) -> str:
+    """What a person reads after an action: `done` when it did something at once."""
     if answer.status == 202:
         return "It goes to review: a reviewer decides. Nothing has changed yet."
     if answer.body.get("changed") is False:
         return "Nothing changed: that was its state already."
-    return action.done
+    return done
 
 
 def _reason(request: HttpRequest, user: User, memory: Memory) -> forms.Form:
